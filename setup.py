@@ -1,0 +1,5 @@
+"""Everything but the licence's name is in pyproject.toml."""
+
+from setuptools import setup
+
+setup(license="BSD-3-Clause")

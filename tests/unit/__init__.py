@@ -1,0 +1,1 @@
+"""Tests that need no Redis, or only the one that they are about."""
