@@ -1,0 +1,178 @@
+"""The `limits` header: what a message says about its chain, and how far it has walked it.
+
+`read_header` takes whatever stands under that name, written by anyone, and returns a `Header` that is sound
+in every respect or raises `CorruptChain`; there is no third way. What to do with a corrupt message, and
+whether to believe a sound one, is left to the worker.
+
+On the wire it is `{"v", "ticket", "links", "at", "held", "fence"}`, always all six and in that order: the
+store rewrites the last three in the JSON text as the ticket moves, without parsing the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from .chain import MAX_LINKS, AnyLink, Link, check_keys_differ, reason_of
+from .errors import CorruptChain, Refused, ResolutionError, shorten
+from .template import check_plain
+
+__all__ = ["HEADER", "VERSION", "Header", "derived_ticket", "new_ticket", "read_header", "task_id_of"]
+
+HEADER: Final = "limits"
+VERSION: Final = 1
+MAX_TICKET_BYTES: Final = 255
+MAX_FENCE: Final = 2**53
+"""The largest whole number that Lua and JSON readers keep exactly."""
+
+_FIELDS: Final = ("v", "ticket", "links", "at", "held", "fence")
+_MAX_LINK_FIELDS: Final = 8
+# The store writes suffixes after a nonce, so it has none of their characters.
+_NONCE: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def _check_ticket(ticket: str) -> str:
+    check_plain(ticket, "the ticket", MAX_TICKET_BYTES)
+    task_id, _, nonce = ticket.rpartition(".")
+    if not task_id or not _NONCE.fullmatch(nonce):
+        raise Refused(f"the ticket {shorten(ticket)} is not '<task id>.<nonce>'")
+    return ticket
+
+
+def _bounded(value: object) -> object:
+    """JSON has lists where we have tuples. The length is checked before the contents are read."""
+    if isinstance(value, (list, tuple)):
+        if len(value) > MAX_LINKS:
+            raise Refused(f"{len(value)} entries; at most {MAX_LINKS} are allowed")
+        return tuple(value)
+    return value
+
+
+def _bounded_links(value: object) -> object:
+    value = _bounded(value)
+    if isinstance(value, tuple):
+        if not value:
+            raise Refused("the list of links is empty, and that never means no limits")
+        for link in value:
+            if isinstance(link, dict) and len(link) > _MAX_LINK_FIELDS:
+                raise Refused(f"a link with {len(link)} fields: {shorten(link)}")
+    return value
+
+
+class Header(BaseModel):
+    """Where one message stands in its chain. `Header(ticket=..., links=...)` is one that has not started."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    v: Literal[1] = VERSION
+    ticket: Annotated[str, AfterValidator(_check_ticket)]
+    links: Annotated[tuple[AnyLink, ...], BeforeValidator(_bounded_links)]
+    at: Annotated[int, Field(ge=0, le=MAX_LINKS)] = 0
+    """The next link to walk, from 0; `len(links)` when the chain is done."""
+    held: Annotated[tuple[str, ...], BeforeValidator(_bounded)] = ()
+    """The keys of the concurrency links before `at`, all of them and in order."""
+    fence: Annotated[int, Field(ge=0, le=MAX_FENCE)] = 0
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Header:
+        links, at = self.links, self.at
+        check_keys_differ(links)
+        if at > len(links):
+            raise Refused(f"position {at} is beyond the end of a chain of {len(links)}")
+        due = _holding(links[:at])
+        if self.held != due:
+            raise Refused(f"held keys {shorten(self.held)}, but the links before {at} are {shorten(due)}")
+        return self
+
+    def dump(self) -> dict[str, Any]:
+        """A dict for the message headers, JSON-able, fields at their defaults left out of the links."""
+        return {
+            "v": self.v,
+            "ticket": self.ticket,
+            "links": [dict(link.wire) for link in self.links],
+            "at": self.at,
+            "held": list(self.held),
+            "fence": self.fence,
+        }
+
+
+def _holding(links: Iterable[Link]) -> tuple[str, ...]:
+    return tuple([link.key for link in links if link.kind != "rate"])
+
+
+def read_header(obj: object) -> Header:
+    """The `Header` that `obj` is, or `CorruptChain`: never another error, never "no limits"."""
+    try:
+        _check_envelope(obj)
+        return Header.model_validate(obj)
+    except Refused as error:
+        raise CorruptChain(f"corrupt limits header: {error}") from None
+    except ValidationError as error:
+        raise CorruptChain(f"corrupt limits header: {_place_of(error)}{reason_of(error)}") from None
+
+
+def _check_envelope(obj: object) -> None:
+    """What the model can't say: no field may be left to its default, and the version decides the rest."""
+    if not isinstance(obj, dict):
+        raise Refused(f"not a mapping but {shorten(obj)}")
+    version = obj.get("v")
+    if type(version) is not int or version != VERSION:  # True and 1.0 equal 1 too
+        raise Refused(f"version {shorten(version)} is not {VERSION}, the one understood here")
+    for name in _FIELDS:
+        if name not in obj:
+            raise Refused(f"{name!r} is missing")
+    if len(obj) != len(_FIELDS):
+        unknown = next(name for name in obj if name not in _FIELDS)
+        raise Refused(f"unknown field {shorten(unknown)}")
+
+
+def _place_of(error: ValidationError) -> str:
+    place = error.errors(include_url=False, include_context=False)[0]["loc"]
+    parts = [str(part) if isinstance(part, int) else part for part in place]
+    return f"{'.'.join(parts)[:60]}: " if parts else ""
+
+
+def new_ticket(task_id: str) -> str:
+    """A ticket for a message about to be published; a retry of the same task gets another one."""
+    return _ticket(task_id, os.urandom(6).hex())
+
+
+def derived_ticket(task_id: str, body: bytes | memoryview | str, *marks: str | int | None) -> str:
+    """The ticket of a message that carries none: a function of the message, so its redelivery has the same.
+
+    marks: whatever else tells two publishes with one task id apart *and* is the same on redelivery, such as
+    retries, eta, or the delivery tag that kombu's Redis transport makes at publish. Not an AMQP delivery tag,
+    not the redelivered flag, not the time.
+    """
+    # A transport may hand over one body as bytes, as a view or as text; to a ticket they are the same.
+    content = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)
+    digest = blake2b(content, digest_size=8)
+    digest.update(repr((len(content), task_id, *marks)).encode("utf-8", "backslashreplace"))
+    return _ticket(task_id, digest.hexdigest())
+
+
+def _ticket(task_id: str, nonce: str) -> str:
+    if type(task_id) is not str or not task_id:
+        raise ResolutionError(f"a limited task needs a nonempty str as its task id, not {shorten(task_id)}")
+    try:
+        return check_plain(f"{task_id}.{nonce}", "the task id with its nonce", MAX_TICKET_BYTES)
+    except Refused as error:
+        raise ResolutionError(f"task id {shorten(task_id)} can't be used under limits: {error}") from None
+
+
+def task_id_of(ticket: str) -> str:
+    """The task id in a ticket. Task ids may have dots, nonces have none."""
+    return ticket.rpartition(".")[0]
