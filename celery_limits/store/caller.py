@@ -1,0 +1,99 @@
+"""Calling scripts: one prepared command, one connection per thread, no object built per call.
+
+A lost connection is opened again and the call repeated: every script may be run twice (docs/design.md says why
+for each). What Redis answers with an error is raised as one of `errors`. Waiting for a store that stays away is
+the caller's to do.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any, TypeAlias
+
+from hiredis import pack_command
+from redis import Redis
+from redis import exceptions as redis_errors
+from redis.cluster import RedisCluster
+
+from .errors import StoreError, StoreReadOnly, translate
+from .scripts import Script
+
+__all__ = ["Arg", "Caller"]
+
+Arg: TypeAlias = str | bytes | int
+ATTEMPTS = 3
+
+# redis-py types its connections differently from version to version; what we use of them has been the same since 5.
+Connection: TypeAlias = Any
+
+
+def _worth_repeating(error: Exception, named: StoreError) -> bool:
+    """A connection that broke is opened again. A server that hangs, or that answered, is not asked twice."""
+    if isinstance(named, StoreReadOnly):
+        return True
+    broken = isinstance(error, (redis_errors.ConnectionError, OSError))
+    return broken and not isinstance(error, (redis_errors.AuthenticationError, redis_errors.BusyLoadingError))
+
+
+class Caller:
+    """Runs scripts in one namespace through the connection settings of a redis-py client."""
+
+    def __init__(self, client: Redis | RedisCluster, prefix: str) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._local = threading.local()
+
+    def __call__(self, script: Script, *args: Arg) -> list[Any]:
+        if isinstance(self._client, RedisCluster):
+            return self._call_cluster(self._client, script, args)
+        command: tuple[Arg, ...] = ("EVALSHA", script.sha, "1", self._prefix, *args)
+        tries = 0
+        while True:
+            connection = self._connection()
+            try:
+                reply: list[Any] = self._send(connection, command)
+                return reply
+            except redis_errors.NoScriptError:  # nothing was run; the text is sent once, and known from then on
+                command = ("EVAL", script.text, "1", self._prefix, *args)
+            except (redis_errors.RedisError, OSError) as error:
+                named = translate(error, script.verb)
+                tries += 1
+                if tries == ATTEMPTS or not _worth_repeating(error, named):
+                    raise named from error
+                # After a failover the same address may be a replica: a new connection finds the new primary.
+                connection.disconnect()
+
+    def _send(self, connection: Connection, command: tuple[Arg, ...]) -> Any:
+        try:
+            connection.send_packed_command([pack_command(command)], check_health=False)  # type: ignore[arg-type]
+            return connection.read_response(disable_decoding=True)
+        except BaseException as error:
+            # A soft time limit or Ctrl-C here leaves an answer unread, and the next call must not take it for its own.
+            if not isinstance(error, redis_errors.ResponseError):
+                connection.disconnect()
+            raise
+
+    def _call_cluster(self, client: Any, script: Script, args: tuple[Arg, ...]) -> list[Any]:
+        try:
+            try:
+                reply: list[Any] = client.execute_command("EVALSHA", script.sha, 1, self._prefix, *args)
+            except redis_errors.NoScriptError:
+                reply = client.execute_command("EVAL", script.text, 1, self._prefix, *args)
+            return reply
+        except redis_errors.RedisError as error:
+            raise translate(error, script.verb) from error
+
+    def _connection(self) -> Connection:
+        """This thread's own connection; a forked child makes itself a new one and leaves its parent's alone."""
+        local, pid = self._local, os.getpid()
+        if getattr(local, "pid", None) != pid:
+            pool: Any = self._client.connection_pool  # type: ignore[union-attr]
+            local.connection = pool.connection_class(**pool.connection_kwargs)
+            local.pid = pid
+        return local.connection
+
+    def close(self) -> None:
+        """Closes this thread's connection. Those of other threads close with their threads."""
+        if getattr(self._local, "pid", None) == os.getpid():
+            self._local.connection.disconnect()

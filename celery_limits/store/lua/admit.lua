@@ -1,0 +1,145 @@
+-- admit: a delivered message asks to run. Called where a pool place is free.
+--
+-- KEYS  the namespace
+-- ARGV  now, task id, nonce, worker, when it expires or '', message, the rest of its record (rank, delivery, queue, expires,
+--       since, late, cut, links), then its links as in include/record.lua
+-- Outcomes, each with its detail
+--   admitted   fence             all slots are held; the body may run on this worker
+--   parked     link (from 1)     the store has the message: acknowledge the delivery
+--   full       link              no room, and no message was passed to park: nothing was written, call again with it
+--   duplicate                    the store or a live worker has this ticket already: acknowledge and drop the delivery
+--   revoked, expired, discarded  it will not run: acknowledge, and tell its result backend
+--   corrupt    why               its record can't be read: nothing was written
+--   lost                         this worker holds no lease: nothing was written, beat first
+-- include base clock record hold rate walk
+
+local task, nonce, worker, expires, rest = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[7]
+local t = { id = task .. '.' .. nonce, at = 1, reached = 1, base = 8, n = (#ARGV - 7) / WIDTH, links = ARGV }
+local name = P .. 'task:' .. task
+
+if t.n < 1 or t.n % 1 ~= 0 then return { 'corrupt', 'no links' } end -- which never means no limits
+if not call('ZSCORE', P .. 'worker:' .. worker, '!') then return { 'lost', '' } end
+local record = call('HGET', name, nonce)
+local notes, floating = { P .. 'cancelled:' .. task }, false
+for i = 1, t.n do
+  local o = 3 + i * WIDTH
+  notes[i + 1] = P .. 'note:' .. ARGV[o + KEY]
+  floating = floating or ARGV[o] == 'f'
+end
+local in_time = expires == '' or tonumber(expires) > tick()
+if in_time and not record and not floating and call('EXISTS', unpack(notes)) == 0 and survey(t) > t.n then
+  local fence, past = serial(), t.n + 1
+  take(t, past)
+  local head = 'running\t' .. worker .. '\t' .. fence .. '\t0\t' .. fence .. '\t' .. past .. '\t' .. past .. '\t\t\t'
+  call('HSET', name, nonce, head .. rest)
+  call('ZADD', P .. 'worker:' .. worker, fence, t.id)
+  return fence -- a number says `admitted` without the cost of a table
+end
+
+-- From here on the long way: somebody waits, something is steered, or the ticket is known.
+-- include number note decode line alarm floating move wake
+
+tick()
+t = decode(task, nonce, 'running\t' .. worker .. '\t0\t0\t0\t1\t1\t\t\t' .. rest)
+if not t then return { 'corrupt', 'unreadable arguments' } end
+t.message, t.arrival = ARGV[6], NEWEST
+
+-- run(): the one way into `running`, for those that do not get there by the quick way.
+local function run()
+  t.state, t.fence = 'running', serial()
+  if t.arrival == NEWEST then t.arrival = t.fence end
+  take(t, t.n + 1)
+  save(t)
+  call('ZADD', P .. 'worker:' .. t.worker, t.fence, t.id)
+end
+
+-- refreshes(): floating keys of this chain that are stale and that nobody refreshes, claimed for this worker.
+local function refreshes()
+  local asked = {}
+  for o = 1, #t.links, WIDTH do
+    local special = t.links[o] == 'f' and note(t.links[o + KEY])
+    if t.links[o] == 'f' and not fresh(special) and not claimed(special) then
+      floats(t, o)
+      asked[#asked + 1] = ask(t.links[o + KEY], note(t.links[o + KEY]), t.worker)
+    end
+  end
+  return asked
+end
+
+-- refuse(outcome): the ticket will not run and leaves no trace.
+local function refuse(outcome)
+  if record then
+    let_go(t)
+    silence('grant', t.id)
+    silence('forget', t.id)
+    call('ZREM', P .. 'outbox', t.id)
+    call('ZREM', P .. 'worker:' .. worker, t.id)
+    forget(t)
+  end
+  return reply(outcome)
+end
+
+-- known(): what a delivery means to a ticket the store has met before; nil when it goes on as the ticket's own message.
+local function known(old)
+  local again = old.delivery == t.delivery -- the same call once more, since its answer was lost
+  local state = old.state
+  if state == 'running' then
+    if again then return { 'admitted', tonumber(old.fence) } end
+    if old.kept == '' and t.message ~= '' then
+      call('HSET', P .. 'task:' .. t.task, t.nonce .. ':m', t.message)
+      old.kept, old.cut = 'spare', t.cut
+      save(old)
+    end
+    return { 'duplicate', '' }
+  end
+  if state == 'waiting' then return { again and 'parked' or 'duplicate', again and old.at or '' } end
+  if state == 'ended' or state == 'finished' then return { 'duplicate', '' } end
+  local elsewhere = old.kept == 'own' and old.worker ~= t.worker and old.sends == 0
+  if elsewhere then return { 'duplicate', '' } end
+end
+
+if record then
+  local old = decode(t.task, t.nonce, record)
+  if not old then return { 'corrupt', 'unreadable record' } end
+  local answer = known(old)
+  if answer then return answer end
+  old.message, old.worker, old.delivery, old.late = t.message, t.worker, t.delivery, t.late
+  if old.kept == '' then old.cut = t.cut end
+  t = old
+end
+if call('EXISTS', P .. 'cancelled:' .. t.task) == 1 then return refuse('revoked') end
+if t.expires ~= '' and tonumber(t.expires) <= now then return refuse('expired') end
+
+local stop = survey(t)
+if stop <= t.n and full(t, stop) then return refuse('discarded') end
+if stop <= t.n and t.message == '' and t.kept == '' then return { 'full', stop } end
+
+if stop <= t.n then -- read what parking will write: a key of another type must fail before the first write
+  local o = at(t, stop)
+  call('ZSCORE', line(class_of(t, o), t.links[o + KEY]), t.id)
+  call('ZSCORE', P .. 'alarms', t.id)
+end
+if record then
+  silence('grant', t.id)
+  silence('forget', t.id)
+  call('ZREM', P .. 'outbox', t.id)
+end
+if stop > t.n then
+  -- What the broker will hand out again, or nobody will, need not be kept; the store's own copy is, until the body has ended.
+  if t.kept ~= '' and (t.late ~= '1' or t.queue == '') then
+    call('HDEL', P .. 'task:' .. t.task, t.nonce .. ':m')
+    t.kept = ''
+  end
+  run()
+  return reply('admitted', t.fence, refreshes())
+end
+if t.arrival == NEWEST then t.arrival = serial() end
+if t.kept == '' then
+  call('HSET', P .. 'task:' .. t.task, t.nonce .. ':m', t.message)
+  t.kept = 'own'
+end
+take(t, stop)
+park(t)
+call('ZREM', P .. 'worker:' .. worker, t.id)
+t.worker = worker
+return reply('parked', stop, refreshes())

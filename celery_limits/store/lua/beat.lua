@@ -1,0 +1,19 @@
+-- beat: a worker says that it lives, and what the configuration is.
+--
+-- KEYS  the namespace
+-- ARGV  now, worker, lease, then the settings grant, forget, remember, refresh (all in microseconds)
+-- Outcomes
+--   renewed   the lease goes on
+--   joined    a new lease: a worker that had one before has lost it, and what it ran counts for nothing any more
+--   lost      tickets of an earlier life of this id are still being recovered: join under another id
+-- include base clock number pulse
+
+tick()
+local worker, lease = ARGV[2], tonumber(ARGV[3])
+if call('EXISTS', P .. 'dead:' .. worker) == 1 then return { 'lost', '' } end
+local had = call('ZSCORE', P .. 'leases', worker)
+feel_pulse(lease, true)
+call('ZADD', P .. 'leases', whole(now + lease), worker)
+call('ZADD', P .. 'worker:' .. worker, 0, '!')
+call('HSET', P .. 'config', 'lease', ARGV[3], 'grant', ARGV[4], 'forget', ARGV[5], 'remember', ARGV[6], 'refresh', ARGV[7])
+return { had and 'renewed' or 'joined', '' }

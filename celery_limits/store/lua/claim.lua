@@ -1,0 +1,27 @@
+-- claim: a worker takes on entries of the outbox: messages to publish to another broker, tickets whose end must be told.
+--
+-- KEYS  the namespace
+-- ARGV  now, how many, for how long they are the caller's (microseconds)
+-- Outcome  claimed; detail: ticket, fence, 'send' or the reason of its end, message, in turn. Publish with confirm, or tell the result
+--          backend; then settle. What is not settled in time is claimed again: at least once, and the ticket makes it once.
+-- include base clock number record decode payload
+
+tick()
+local claimed = {}
+for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'outbox', '-inf', whole(now), 'LIMIT', 0, tonumber(ARGV[2]))) do
+  local t = ticket(id)
+  if t and t.kept == 'own' then
+    local ended = t.state == 'ended'
+    t.fence = serial() -- while a ticket runs on no worker, its fence is that of whoever claimed it
+    if not ended then t.sends = t.sends + 1 end
+    save(t)
+    claimed[#claimed + 1] = id
+    claimed[#claimed + 1] = t.fence
+    claimed[#claimed + 1] = ended and t.reason or 'send'
+    claimed[#claimed + 1] = payload(t)
+    call('ZADD', P .. 'outbox', whole(now + tonumber(ARGV[3])), id)
+  else
+    call('ZREM', P .. 'outbox', id)
+  end
+end
+return { 'claimed', claimed }

@@ -1,0 +1,15 @@
+-- The message as it goes back to its queue. The store never decodes a message: where its publisher marked the place (CUT, a byte
+-- offset), position, held keys and fence are written there as JSON, and every other byte stays what it was.
+local function payload(t)
+  local text = message(t)
+  local cut = tonumber(t.cut)
+  if not text or not cut then return text or '' end
+  local held = {}
+  for i = 1, t.at - 1 do
+    local o = at(t, i)
+    if t.links[o] ~= 'r' then held[#held + 1] = t.links[o + KEY] end
+  end
+  local keys = held[1] and cjson.encode(held) or '[]'
+  local state = string.format('"at":%d,"held":%s,"fence":%d', t.at - 1, keys, tonumber(t.fence) or 0)
+  return string.sub(text, 1, cut) .. state .. string.sub(text, cut + 1)
+end

@@ -1,0 +1,26 @@
+-- alive(worker): does it hold a lease? '' is no worker.
+local function alive(worker)
+  return worker ~= '' and call('ZSCORE', P .. 'worker:' .. worker, '!') ~= false
+end
+
+-- Telling a dead worker from an outage. The hash pulse keeps when any worker was last heard (at) and, after a silence of more
+-- than half a lease, until when nobody is declared dead (grace): everyone gets a lease's time to come back.
+
+-- feel_pulse(lease, heard): heard is true for a worker. Others may notice a silence, but do not end it.
+local function feel_pulse(lease, heard)
+  local at, grace = unpack(call('HMGET', P .. 'pulse', 'at', 'grace'))
+  local last = tonumber(at or now)
+  if now - last > lease / 2 and (heard or tonumber(grace or 0) < last) then
+    call('HSET', P .. 'pulse', 'grace', whole(now + lease))
+  end
+  if heard then call('HSET', P .. 'pulse', 'at', whole(now)) end
+end
+
+local function in_grace()
+  return tonumber(call('HGET', P .. 'pulse', 'grace') or 0) > now
+end
+
+-- The last one out turns off the light.
+local function still_pulse()
+  if call('EXISTS', P .. 'leases') == 0 then call('DEL', P .. 'pulse') end
+end

@@ -1,0 +1,46 @@
+-- What becomes of a worker's tickets when it is gone.
+
+-- recover(t, patience): t was with a worker that died or left. Where the store has the message it goes on from there, in its old
+-- place; else the broker redelivers it, or had been told to forget it, which `patience` outlasts.
+local function recover(t, patience)
+  if t.kept == '' then
+    if t.state == 'running' then go_away(t, t.late == '1' and setting('forget') or patience) end
+    return
+  end
+  if t.state ~= 'running' then -- taken from its queue, not begun
+    t.worker = ''
+    save(t)
+    return to_front(t)
+  end
+  let_go(t)
+  t.kept = 'own'
+  if call('EXISTS', P .. 'cancelled:' .. t.task) == 1 then return finish(t, 'revoked') end
+  local stop = survey(t)
+  take(t, stop)
+  if stop > t.n then grant(t) else park(t) end
+end
+
+-- declare_dead(worker): it loses lease and set in one step, so that from here on nothing it does counts; its tickets follow.
+local function declare_dead(worker)
+  call('ZREM', P .. 'leases', worker)
+  if call('EXISTS', P .. 'worker:' .. worker) == 0 then return end
+  call('RENAME', P .. 'worker:' .. worker, P .. 'dead:' .. worker)
+  alarm('bury', worker, now)
+end
+
+-- bury(worker, set, batch): works off up to a batch of what a gone worker had, first come first; true when nothing is left.
+local function bury(worker, set, batch)
+  local popped = call('ZPOPMIN', set, batch)
+  for i = 1, #popped, 2 do
+    local member = popped[i]
+    local key = string.match(member, '^refresh\t(.*)')
+    if key then
+      unclaim(key)
+    elseif member ~= '!' then
+      local t, record = ticket(member)
+      if t and t.worker == worker then recover(t, 2 * setting('lease')) end
+      if record and not t then set_aside(member, record, 'unreadable record') end
+    end
+  end
+  return call('EXISTS', set) == 0
+end

@@ -1,0 +1,16 @@
+-- pause: nothing enters the key until it is resumed; what holds it runs on.
+--
+-- KEYS  the namespace
+-- ARGV  now, key, '1' to pause or '' to resume
+-- Outcome  paused, resumed; more = 1: sweep goes on with it
+-- include base clock number record hold rate walk note decode line alarm floating move wake
+
+tick()
+local key = ARGV[2]
+if ARGV[3] == '1' then
+  call('HSET', P .. 'note:' .. key, 'paused', whole(now))
+  return { 'paused', '' }
+end
+call('HDEL', P .. 'note:' .. key, 'paused')
+freed[1] = key
+return reply('resumed')

@@ -1,0 +1,237 @@
+"""The cast of the store tests: a clock that only the test moves, workers that keep what they were given.
+
+`Worker.deliver` stands for a delivery that reaches a free pool place; `finish` for a body that has ended.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from celery_limits.chain import ConcurrencyLink, FloatingLink, Link, RateLink
+from celery_limits.store import Store
+from celery_limits.store.keys import NOTE_SETTINGS, SETTINGS
+from celery_limits.store.outcomes import Admission, Admitted, Claimed, Ended, Release
+
+SECOND = 1_000_000
+_deliveries = itertools.count(1)
+
+
+class Clock:
+    """Microseconds. Every look moves it by one, as on a server, where no two scripts run in the same one."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000 * SECOND
+
+    def __call__(self) -> int:
+        self.now += 1
+        return self.now
+
+    def pass_(self, seconds: float) -> None:
+        self.now += round(seconds * SECOND)
+
+
+def c(key: str, limit: int, **more: Any) -> ConcurrencyLink:
+    return ConcurrencyLink(key=key, limit=limit, **more)
+
+
+def r(key: str, rate: str, burst: int = 1, **more: Any) -> RateLink:
+    return RateLink(key=key, rate=rate, burst=burst, **more)
+
+
+def f(key: str, default: int, every: float = 30.0, **more: Any) -> FloatingLink:
+    return FloatingLink(key=key, default=default, every=every, refresh="shop:size", **more)
+
+
+class Worker:
+    """A worker with a lease. `running` maps its tickets to their fences."""
+
+    def __init__(self, store: Store, name: str = "w1", queue: str = "q") -> None:
+        self.store, self.name, self.queue = store, name, queue
+        self.running: dict[str, int] = {}
+        store.beat(name)
+
+    def deliver(self, ticket: str, *links: Link, message: bytes | None = None, **more: Any) -> Admission:
+        more.setdefault("queue", self.queue)
+        more.setdefault("delivery", f"{self.name}/{next(_deliveries)}")
+        body = f"message of {ticket}".encode() if message is None else message
+        outcome = self.store.admit(ticket, links, self.name, message=body, **more)
+        if isinstance(outcome, Admitted):
+            self.running[ticket] = outcome.fence
+        return outcome
+
+    def pick_up(self, *links: Link, count: int = 10, **more: Any) -> list[str]:
+        """Fetches what was granted to its queue and admits it; the tickets that run now."""
+        taken = self.store.take(self.name, self.queue, count)
+        assert isinstance(taken, tuple)
+        started = []
+        for ticket, _ in taken:
+            if isinstance(self.deliver(ticket, *links, **more), Admitted):
+                started.append(ticket)
+        return started
+
+    def finish(self, ticket: str, *, back: bool = False) -> Release:
+        return self.store.release(ticket, self.name, self.running.pop(ticket), back=back)
+
+    def through(self, store: Store) -> Worker:
+        """The same worker, with the same ledger, calling through another store, such as a gated one."""
+        twin = copy.copy(self)
+        twin.store = store
+        return twin
+
+
+def raw_client(store: Store) -> Any:
+    """redis-py types each answer as every kind of answer."""
+    return store.client
+
+
+def holders(store: Store, key: str) -> set[str]:
+    """Straight from the set, so that a test never believes the verb it tests."""
+    return {m.decode() for m in raw_client(store).smembers(f"{store.prefix}hold:{key}")}
+
+
+def drain_time(store: Store, clock: Clock) -> None:
+    """Lets everything that was to be forgotten be forgotten."""
+    for _ in range(4):
+        clock.pass_(10 * 86_400)
+        while store.sweep().after.more:
+            pass
+
+
+def leftovers(store: Store) -> list[str]:
+    """Keys, and fields of notes, that the catalogue does not call a setting."""
+    left, client = [], raw_client(store)
+    for raw in client.scan_iter(match=f"{store.prefix}*"):
+        name = raw.decode()[len(store.prefix) :]
+        if name.startswith("note:"):
+            fields = (f.decode() for f in client.hkeys(raw))
+            left += [f"{name} {field}" for field in fields if not NOTE_SETTINGS.fullmatch(field)]
+        elif name not in SETTINGS:
+            left.append(name)
+    return left
+
+
+ANY = ConcurrencyLink(key="any", limit=1)
+"""The chain of a message whose ticket the store knows does not matter: the one in its record is walked."""
+
+
+def names_in(store: Store, pattern: str) -> list[str]:
+    """Keys of the namespace that match, without its prefix."""
+    found = raw_client(store).scan_iter(match=f"{store.prefix}{pattern}", count=1000)
+    return sorted(raw.decode()[len(store.prefix) :] for raw in found)
+
+
+def line_at(store: Store, key: str) -> list[str]:
+    """Who waits at a key, first to last, straight from its lines."""
+    client, found = raw_client(store), []
+    for name in names_in(store, f"line:*:{key}"):
+        found += [(order, t.decode()) for t, order in client.zrange(store.prefix + name, 0, -1, withscores=True)]
+    return [ticket for _, ticket in sorted(found)]
+
+
+def ready_in(store: Store, queue: str = "q") -> list[str]:
+    """The granted tickets at the front of a queue."""
+    return [ticket.decode() for ticket in raw_client(store).lrange(f"{store.prefix}ready:{queue}", 0, -1)]
+
+
+# A ticket's record, field by field: see include/record.lua.
+HEAD = (
+    *("state", "worker", "fence", "sends", "arrival", "at", "reached", "kept", "reason"),
+    *("rank", "delivery", "queue", "expires", "since", "late", "cut", "break"),
+)
+LINK = ("kind", "key", "size", "weight", "extra")
+
+
+def record_of(store: Store, ticket: str) -> list[bytes]:
+    task_id, _, nonce = ticket.rpartition(".")
+    record = raw_client(store).hget(f"{store.prefix}task:{task_id}", nonce)
+    return [] if record is None else record.split(b"\t")
+
+
+def field_of(store: Store, ticket: str, name: str) -> str:
+    return record_of(store, ticket)[HEAD.index(name)].decode()
+
+
+def settle(store: Store, entries: Iterable[str | Claimed | Ended]) -> None:
+    """Settles outbox entries; of one that is only named, as whoever claimed it last."""
+    store.settle([_last_claim(store, entry) if isinstance(entry, str) else entry for entry in entries])
+
+
+def _last_claim(store: Store, ticket: str) -> Ended:
+    fence = record_of(store, ticket)[HEAD.index("fence") :][:1]
+    return Ended(ticket, int(fence[0]) if fence and fence[0].isdigit() else 0, b"")
+
+
+def damage(store: Store, ticket: str, place: int, value: bytes) -> None:
+    """Overwrites one field of a record, as no script would."""
+    fields = record_of(store, ticket)
+    fields[place] = value
+    overwrite(store, ticket, b"\t".join(fields))
+
+
+def overwrite(store: Store, ticket: str, record: bytes) -> None:
+    task_id, _, nonce = ticket.rpartition(".")
+    raw_client(store).hset(f"{store.prefix}task:{task_id}", nonce, record)
+
+
+def sweep_all(store: Store, worker: str = "") -> list[str]:
+    """Sweeps until nothing is left to do; the workers that were found dead."""
+    dead: list[str] = []
+    while True:
+        swept = store.sweep(worker)
+        dead += swept.dead
+        if not swept.after.more:
+            return dead
+
+
+def live_on(clock: Clock, seconds: float, *workers: Worker) -> list[str]:
+    """Time passes; these workers renew their leases all the while and sweep. The workers that were found dead."""
+    dead: list[str] = []
+    step = workers[0].store.policy.lease / 4
+    while seconds > 0:
+        clock.pass_(min(step, seconds))
+        seconds -= step
+        for worker in workers:
+            worker.store.beat(worker.name)
+        dead += sweep_all(workers[0].store)
+    return dead
+
+
+def wind_up(clock: Clock, *workers: Worker) -> list[str]:
+    """Bodies end, grants are picked up, ends are told, until nobody waits; then all leave. Who started, in turn."""
+    store, started, idle = workers[0].store, list[str](), 0
+    while (moved := _round(store, *workers)) or names_in(store, "line:*"):
+        started += moved
+        idle = 0 if moved else idle + 1
+        assert idle < 100, f"they wait for ever: {names_in(store, 'line:*')}"
+        if not moved:
+            clock.now = max(clock.now, store.sweep().after.next_alarm or 0)  # a rate comes due
+            for worker in workers:
+                store.beat(worker.name)
+            sweep_all(store)
+    for worker in workers:
+        while store.leave(worker.name).more:
+            pass
+    return started
+
+
+def _round(store: Store, *workers: Worker) -> list[str]:
+    started = []
+    for worker in workers:
+        for ticket in list(worker.running):
+            worker.finish(ticket)
+        started += worker.pick_up(ANY, count=100)
+    started += publish(store, workers[0])
+    return started
+
+
+def publish(store: Store, worker: Worker, count: int = 100) -> list[str]:
+    """The outbox as a healthy worker works it off, with a broker that delivers at once; who started."""
+    started = []
+    for entry in store.claim(count):
+        if entry.reason is None and isinstance(worker.deliver(entry.ticket, ANY, queue=""), Admitted):
+            started.append(entry.ticket)
+        store.settle([entry])
+    return started

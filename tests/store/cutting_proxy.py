@@ -1,0 +1,99 @@
+"""A proxy before a Redis server that cuts connections where a test says: before a request goes on, or after its answer.
+
+The second is the case that matters: the script has run, and its caller can't know. Everything else passes untouched.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+__all__ = ["CuttingProxy", "cutting_proxy"]
+
+_CHUNK = 1 << 16
+# The first bytes of a script call. What a client says when it connects is no request of ours.
+_SCRIPT_CALL = re.compile(rb"\*\d+\r\n\$\d+\r\nEVAL")
+
+
+class CuttingProxy:
+    """`plan` is worked off call by call: "before", "after" or "pass"; when it is empty all calls pass."""
+
+    def __init__(self, server_socket: str, path: str) -> None:
+        self.path = path
+        self.plan: list[str] = []
+        self.cuts = 0
+        self._server_socket = server_socket
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                client, _ = self._listener.accept()
+                _Connection(self, client, self._server_socket).start()
+
+    def next_step(self) -> str:
+        return self.plan.pop(0) if self.plan else "pass"
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+class _Connection:
+    """Two threads, one for each direction, so that long requests and answers flow."""
+
+    def __init__(self, proxy: CuttingProxy, client: socket.socket, server_socket: str) -> None:
+        self._proxy, self._client = proxy, client
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.connect(server_socket)
+        self._step = "pass"
+
+    def start(self) -> None:
+        for pump in (self._requests, self._answers):
+            threading.Thread(target=pump, daemon=True).start()
+
+    def _requests(self) -> None:
+        with suppress(OSError):
+            while chunk := self._client.recv(_CHUNK):
+                if _SCRIPT_CALL.match(chunk):
+                    self._step = self._proxy.next_step()
+                if self._step == "before":
+                    return self._cut()
+                self._server.sendall(chunk)
+        return self._end()
+
+    def _answers(self) -> None:
+        with suppress(OSError):
+            while chunk := self._server.recv(_CHUNK):
+                if self._step == "after":
+                    return self._cut()
+                self._client.sendall(chunk)
+        return self._end()
+
+    def _cut(self) -> None:
+        self._proxy.cuts += 1
+        self._end()
+
+    def _end(self) -> None:
+        for end in (self._client, self._server):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def cutting_proxy(server_socket: str) -> Iterator[CuttingProxy]:
+    directory = tempfile.mkdtemp(prefix="limits-", dir="/tmp")
+    proxy = CuttingProxy(server_socket, os.path.join(directory, "proxy.sock"))
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+        shutil.rmtree(directory)

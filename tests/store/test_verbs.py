@@ -1,0 +1,372 @@
+"""What admit, release, cancel and take answer, and what they leave in the store, also when a ticket comes again.
+
+Outbox, liveness, floating limits, steering and reading have files of their own.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_limits.store import Store
+from celery_limits.store.audit import audit
+from celery_limits.store.outcomes import (
+    Admitted,
+    Discarded,
+    Duplicate,
+    Expired,
+    Full,
+    Lost,
+    Parked,
+    Released,
+    Revoked,
+    Stale,
+)
+from tests.store.actors import (
+    ANY,
+    SECOND,
+    Clock,
+    Worker,
+    c,
+    f,
+    field_of,
+    holders,
+    line_at,
+    live_on,
+    names_in,
+    r,
+    raw_client,
+    ready_in,
+    settle,
+    sweep_all,
+    wind_up,
+)
+
+A, B = c("a", 1), c("b", 1)
+
+
+# -- admit ------------------------------------------------------------------------------------------------
+
+
+def test_admit_without_a_lease_is_lost_and_writes_nothing(store: Store) -> None:
+    assert isinstance(store.admit("t.n", (A,), "nobody", delivery="d", message=b"m"), Lost)
+    assert names_in(store, "*") == []
+
+
+@pytest.mark.parametrize("weight", [1, 2, 3, 499, 500, 501, 1200])
+def test_a_weight_is_that_many_members_of_the_set(store: Store, clock: Clock, weight: int) -> None:
+    w, heavy = Worker(store), c("k", 2000, weight=weight)
+    w.deliver("t.n", heavy)
+    assert len(holders(store, "k")) == weight
+    assert store.status("k").running == weight
+    w.finish("t.n", back=True)
+    assert holders(store, "k") == set()
+    w.deliver("t.n", heavy)
+    w.finish("t.n")
+    assert holders(store, "k") == set()
+    wind_up(clock, w)
+
+
+def test_a_weight_that_does_not_fit_waits_though_a_slot_is_free(store: Store, clock: Clock) -> None:
+    w = Worker(store)
+    w.deliver("one.n", c("k", 3))
+    assert isinstance(w.deliver("three.n", c("k", 3, weight=3)), Parked)
+    w.finish("one.n")
+    assert len(holders(store, "k")) == 3
+    assert w.pick_up(ANY) == ["three.n"]
+    wind_up(clock, w)
+
+
+def test_discard_does_not_wait_and_leaves_nothing(store: Store, clock: Clock) -> None:
+    w, picky = Worker(store), c("b", 1, on_full="discard")
+    w.deliver("in-b.n", B)
+    assert isinstance(w.deliver("t.n", A, picky), Discarded)
+    assert holders(store, "a") == set()
+    assert names_in(store, "task:t") == []
+    w.finish("in-b.n")
+    assert isinstance(w.deliver("t.n", A, picky), Admitted)
+    wind_up(clock, w)
+
+
+def test_discarded_on_the_way_from_an_earlier_link_is_told_through_the_outbox(store: Store, clock: Clock) -> None:
+    w = Worker(store)
+    w.deliver("in-a.n", A)
+    w.deliver("in-b.n", B)
+    w.deliver("t.n", A, c("b", 1, on_full="discard"))
+    w.finish("in-a.n")
+    (entry,) = store.claim()
+    assert (entry.ticket, entry.reason, entry.message) == ("t.n", "discarded", b"message of t.n")
+    assert holders(store, "a") == set()
+    settle(store, ["t.n"])
+    assert names_in(store, "task:t") == []
+    wind_up(clock, w)
+
+
+def test_max_waiting_bounds_the_line_but_not_those_who_stood_in_it(store: Store, clock: Clock) -> None:
+    w, short = Worker(store), c("k", 1, max_waiting=2)
+    outcomes = [type(w.deliver(f"t{i}.n", short)) for i in range(4)]
+    assert outcomes == [Admitted, Parked, Parked, Discarded]
+    w.finish("t0.n")
+    assert isinstance(w.deliver("t4.n", short), Parked)
+    live_on(clock, store.policy.grant_timeout + 3, w)  # t1 is not picked up: t2 has the slot, t1 keeps its place
+    assert field_of(store, "t1.n", "state") == "away"
+    assert isinstance(w.deliver("t5.n", short), Parked)
+    ((ticket, _), _) = store.take(w.name, "q", 2)
+    assert ticket == "t1.n"
+    assert isinstance(w.deliver("t1.n", short), Parked), "the line is full, but it had been past it"
+    assert line_at(store, "k")[0] == "t1.n"
+    wind_up(clock, w)
+
+
+def test_expired_on_arrival_takes_nothing(store: Store, clock: Clock) -> None:
+    w = Worker(store)
+    assert isinstance(w.deliver("t.n", A, expires=clock.now), Expired)
+    assert holders(store, "a") == set()
+    assert isinstance(w.deliver("u.n", A, expires=clock.now + SECOND), Admitted)
+    wind_up(clock, w)
+
+
+def test_expires_while_parked_and_frees_what_it_held(store: Store, clock: Clock) -> None:
+    w = Worker(store)
+    w.deliver("in-b.n", B)
+    w.deliver("t.n", A, B, expires=clock.now + 2 * SECOND)
+    w.deliver("next.n", A)
+    live_on(clock, 1.5, w)
+    assert line_at(store, "b") == ["t.n"]
+    live_on(clock, 1, w)
+    assert line_at(store, "b") == []
+    assert holders(store, "a") == {"next.n"}
+    assert [(ticket, reason, message) for ticket, _, reason, message in store.claim()] == [
+        ("t.n", "expired", b"message of t.n")
+    ]
+    settle(store, ["t.n"])
+    assert wind_up(clock, w) == ["next.n"]
+
+
+def test_expired_before_the_sweep_came_is_not_woken(store: Store, clock: Clock) -> None:
+    w = Worker(store)
+    w.deliver("first.n", A)
+    w.deliver("t.n", A, expires=clock.now + SECOND)
+    w.deliver("next.n", A)
+    clock.pass_(2)
+    w.finish("first.n")
+    assert ready_in(store) == ["next.n"]
+    assert [entry.reason for entry in store.claim()] == ["expired"]
+    settle(store, ["t.n"])
+    wind_up(clock, w)
+
+
+def test_expired_between_grant_and_pick_up(store: Store, clock: Clock) -> None:
+    w, expires = Worker(store), clock.now + 2 * SECOND
+    w.deliver("first.n", A)
+    w.deliver("t.n", A, expires=expires)
+    w.finish("first.n")
+    clock.pass_(3)
+    store.take(w.name, "q")
+    assert isinstance(w.deliver("t.n", A, expires=expires), Expired)
+    assert holders(store, "a") == set()
+    wind_up(clock, w)
+
+
+def test_the_same_call_again_is_the_same_answer(store: Store, clock: Clock) -> None:
+    """Its first answer was lost with the connection."""
+    w = Worker(store)
+    first, again = (w.deliver("t1.n", A, delivery="d1") for _ in range(2))
+    assert isinstance(first, Admitted)
+    assert isinstance(again, Admitted)
+    assert again.fence == first.fence
+    assert [type(w.deliver("t2.n", A, delivery="d2")) for _ in range(2)] == [Parked, Parked]
+    assert line_at(store, "a") == ["t2.n"]
+    w.finish("t1.n")
+    assert isinstance(w.deliver("t2.n", A, delivery="d2"), Duplicate), "it went on meanwhile; acknowledge and drop"
+    assert [type(w.deliver("t3.n", A, message=b"", delivery="d3")) for _ in range(2)] == [Full, Full]
+    assert wind_up(clock, w) == ["t2.n"]
+
+
+# -- release ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("waited", [False, True])
+def test_release_again_is_stale(store: Store, clock: Clock, waited: bool) -> None:
+    w = Worker(store)
+    w.deliver("t.n", A, r("api", "9/s"), c("k", 3, weight=2))
+    if waited:
+        w.deliver("next.n", A)
+    fence = w.running["t.n"]
+    assert isinstance(w.finish("t.n"), Released)
+    assert isinstance(store.release("t.n", w.name, fence), Stale)
+    assert isinstance(store.release("t.n", w.name, fence, back=True), Stale)
+    wind_up(clock, w)
+
+
+def test_a_chain_of_rates_alone_is_released_too(store: Store, clock: Clock) -> None:
+    w = Worker(store)
+    w.deliver("t.n", r("api", "9/s"))
+    assert isinstance(w.finish("t.n"), Released)
+    assert names_in(store, "task:*") == []
+    wind_up(clock, w)
+
+
+def test_back_keeps_place_and_paid_tokens(store: Store, clock: Clock) -> None:
+    w, rate = Worker(store), r("api", "1/h")
+    w.deliver("t.n", A, rate)
+    w.deliver("younger.n", A)
+    w.finish("t.n", back=True)
+    assert isinstance(w.deliver("t.n", A, rate), Parked)
+    w.deliver("youngest.n", A)
+    assert wind_up(clock, w) == ["younger.n", "t.n", "youngest.n"]
+
+
+def test_back_and_never_seen_again_is_forgotten(store: Store, clock: Clock) -> None:
+    w = Worker(store)
+    w.deliver("t.n", A)
+    w.finish("t.n", back=True)
+    live_on(clock, store.policy.forget - 5, w)
+    assert names_in(store, "task:*") == ["task:t"]
+    live_on(clock, 10, w)
+    assert names_in(store, "task:*") == []
+    wind_up(clock, w)
+
+
+# -- spares -----------------------------------------------------------------------------------------------
+
+
+def test_a_redelivery_of_what_runs_is_kept_as_its_spare_and_dropped_with_it(store: Store, clock: Clock) -> None:
+    w1, w2 = Worker(store, "w1"), Worker(store, "w2")
+    w1.deliver("t.n", A)
+    assert isinstance(w2.deliver("t.n", A), Duplicate)
+    assert isinstance(w2.deliver("t.n", A), Duplicate), "one spare is enough"
+    assert field_of(store, "t.n", "kept") == "spare"
+    assert audit(store) == []
+    w1.finish("t.n")
+    assert names_in(store, "task:*") == []
+    assert wind_up(clock, w1, w2) == []
+
+
+def test_a_spare_goes_on_when_its_worker_dies(store: Store, clock: Clock) -> None:
+    w1, w2 = Worker(store, "w1"), Worker(store, "w2")
+    w1.deliver("t.n", A)
+    w2.deliver("younger.n", A)
+    w2.deliver("t.n", A, message=b"the spare")
+    assert live_on(clock, store.policy.lease + 2, w2) == ["w1"]
+    assert holders(store, "a") == {"t.n"}, "in its old place, before the younger"
+    assert store.take("w2", "q") == (("t.n", b"the spare"),)
+    assert isinstance(w2.deliver("t.n", A), Admitted)
+    assert wind_up(clock, w2) == ["younger.n"]
+
+
+def test_a_spare_of_a_cancelled_task_ends_when_its_worker_dies(store: Store, clock: Clock) -> None:
+    w1, w2 = Worker(store, "w1"), Worker(store, "w2")
+    w1.deliver("t.n", A)
+    w2.deliver("t.n", A)
+    assert store.cancel("t").running == 1
+    live_on(clock, store.policy.lease + 2, w2)
+    assert [(entry.ticket, entry.reason) for entry in store.claim()] == [("t.n", "revoked")]
+    settle(store, ["t.n"])
+    assert wind_up(clock, w2) == []
+
+
+@pytest.mark.parametrize("queue", ["q", ""])
+def test_a_ticket_with_a_spare_that_goes_back_runs_once_more_whichever_copy_comes(
+    store: Store, clock: Clock, queue: str
+) -> None:
+    w1, w2 = Worker(store, "w1", queue), Worker(store, "w2", queue)
+    w1.deliver("t.n", A)
+    w2.deliver("t.n", A)
+    w1.finish("t.n", back=True)
+    first = w2.deliver("t.n", A)  # the copy that w1 gave back to the broker
+    started = wind_up(clock, w2, w1)
+    assert isinstance(first, Admitted) + started.count("t.n") == 1
+
+
+# -- take and grants --------------------------------------------------------------------------------------
+
+
+def test_take_hands_out_in_turn_and_each_once(store: Store, clock: Clock) -> None:
+    w1, w2 = Worker(store, "w1"), Worker(store, "w2")
+    for i in range(6):
+        w1.deliver(f"t{i}.n", c("k", 3))
+    for i in range(3):
+        w1.finish(f"t{i}.n")
+    assert isinstance(store.take("nobody", "q"), Lost)
+    assert store.take("w1", "another queue") == ()
+    assert [t.ticket for t in store.take("w1", "q", 2)] == ["t3.n", "t4.n"]
+    assert [t.ticket for t in store.take("w2", "q", 2)] == ["t5.n"]
+    assert isinstance(w2.deliver("t3.n", ANY), Duplicate), "it is another worker's"
+    for worker, ticket in ((w1, "t3.n"), (w1, "t4.n"), (w2, "t5.n")):
+        assert isinstance(worker.deliver(ticket, ANY), Admitted)
+    wind_up(clock, w1, w2)
+
+
+def test_a_grant_not_picked_up_in_time_goes_to_the_next_without_losing_its_place(store: Store, clock: Clock) -> None:
+    w = Worker(store)
+    for i in range(4):
+        w.deliver(f"t{i}.n", A)
+    w.finish("t0.n")
+    live_on(clock, store.policy.grant_timeout - 1, w)
+    assert holders(store, "a") == {"t1.n"}
+    live_on(clock, 2, w)
+    assert holders(store, "a") == {"t2.n"}
+    assert ready_in(store) == ["t1.n", "t2.n"], "its message stays where it was"
+    assert audit(store) == []
+    assert w.pick_up(ANY) == ["t2.n"], "t1 has no slot any more, and waits"
+    assert line_at(store, "a") == ["t1.n", "t3.n"]
+    assert wind_up(clock, w) == ["t1.n", "t3.n"]
+
+
+def test_a_grant_taken_and_forgotten_by_its_worker_is_handed_to_another(store: Store, clock: Clock) -> None:
+    w1, w2 = Worker(store, "w1"), Worker(store, "w2")
+    w1.deliver("first.n", A)
+    w1.deliver("t.n", A)
+    w1.finish("first.n")
+    store.take("w1", "q")
+    live_on(clock, store.policy.grant_timeout + 1, w1, w2)
+    assert ready_in(store) == ["t.n"]
+    assert isinstance(w1.deliver("t.n", A), Duplicate), "too late: the message is on its way to another"
+    assert w2.pick_up(ANY) == ["t.n"]
+    assert isinstance(w1.deliver("t.n", A), Duplicate)
+    wind_up(clock, w2, w1)
+
+
+# -- cancel -----------------------------------------------------------------------------------------------
+
+
+def test_a_cancelled_id_is_refused_until_it_is_forgotten(store: Store, clock: Clock) -> None:
+    w = Worker(store)
+    cancelled = store.cancel("t")
+    assert (cancelled.running, cancelled.ended) == (0, ())
+    live_on(clock, store.policy.remember - 5, w)
+    assert isinstance(w.deliver("t.n", A), Revoked)
+    assert store.explain("t").cancelled
+    live_on(clock, 10, w)
+    assert not store.explain("t").cancelled
+    assert isinstance(w.deliver("t.n", A), Admitted)
+    wind_up(clock, w)
+
+
+def test_cancel_says_what_runs_and_ends_what_does_not(store: Store, clock: Clock) -> None:
+    w = Worker(store)
+    for nonce in ("runs", "waits", "waits2"):
+        w.deliver(f"t.{nonce}", A, message=nonce.encode())
+    cancelled = store.cancel("t")
+    assert cancelled.running == 1
+    assert sorted((ended.ticket, ended.message) for ended in cancelled.ended) == [
+        ("t.waits", b"waits"),
+        ("t.waits2", b"waits2"),
+    ]
+    assert store.cancel("t").ended == (), "told once; if the teller dies, the outbox tells it"
+    assert store.claim() == ()
+    live_on(clock, 31, w)
+    assert sorted(entry.reason or "" for entry in store.claim()) == ["revoked", "revoked"]
+    settle(store, ["t.waits", "t.waits2"])
+    assert isinstance(w.finish("t.runs"), Released)
+    wind_up(clock, w)
+
+
+def test_a_floating_limit_is_its_default_until_refreshed_and_its_weight_counts(store: Store, clock: Clock) -> None:
+    w = Worker(store)
+    assert isinstance(w.deliver("t1.n", f("fl", 3, weight=2)), Admitted)
+    assert isinstance(w.deliver("t2.n", f("fl", 3, weight=2)), Parked)
+    sweep_all(store)
+    assert len(holders(store, "fl")) == 2
+    assert raw_client(store).hget(f"{store.prefix}note:fl", "f.name") == b"shop:size"
+    wind_up(clock, w)
