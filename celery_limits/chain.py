@@ -13,7 +13,7 @@ Any other key that occurs twice in a chain is an error: the task would wait for 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import inf
@@ -51,6 +51,7 @@ __all__ = [
     "RateLink",
     "declare",
     "resolve_chain",
+    "resolve_chunk",
 ]
 
 MAX_LINKS = 16
@@ -319,6 +320,34 @@ def resolve_chain(declared: Declared, args: Args | None, kwargs: Kwargs | None) 
     except (Refused, ValidationError) as error:
         raise ResolutionError(f"task {declared.task!r}: {reason_of(error)}") from None
     return tuple(links)
+
+
+def resolve_chunk(declared: Declared, calls: Iterable[tuple[Args, Kwargs]]) -> tuple[Link, ...]:
+    """The links of one body that makes several calls, one after the other: what each would hold, all that they cost.
+
+    Links of one declared limit stand together, in key order, so that two chunks never wait for each other.
+    """
+    placed = [at for args, kwargs in calls for at in enumerate(resolve_chain(declared, args, kwargs))]
+    same: dict[str, list[Link]] = {}
+    for _, link in sorted(placed, key=lambda at: (at[0], at[1].key)):
+        same.setdefault(link.key, []).append(link)
+    try:
+        if len(same) > MAX_LINKS:
+            raise Refused(f"{len(same)} different keys, and at most {MAX_LINKS} are allowed")
+        return tuple(_together(links) for links in same.values())
+    except (Refused, ValidationError) as error:
+        raise ResolutionError(f"task {declared.task!r}: {reason_of(error)}; use smaller chunks") from None
+
+
+def _together(links: Sequence[Any]) -> Link:
+    """One link for several calls that share a key."""
+    one = links[0]
+    for link in links[1:]:
+        one = one.stricter(link)
+    if isinstance(one, RateLink) and len(links) > 1:
+        one = _rate_link(one.key, one.rate, one.burst, sum(link.cost for link in links))
+    link_of_all: Link = one
+    return link_of_all
 
 
 def _in_key_order(links: list[Link], shared: tuple[tuple[int, ...], ...]) -> list[Link]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Annotated, Any, Final, Literal
 
@@ -30,7 +31,7 @@ from .chain import MAX_LINKS, AnyLink, Link, check_keys_differ, reason_of
 from .errors import CorruptChain, Refused, ResolutionError, shorten
 from .template import check_plain
 
-__all__ = ["HEADER", "VERSION", "Header", "derived_ticket", "new_ticket", "read_header", "task_id_of"]
+__all__ = ["HEADER", "VERSION", "Header", "derived_ticket", "new_ticket", "read_header", "task_id_of", "ticket_in"]
 
 HEADER: Final = "limits"
 VERSION: Final = 1
@@ -162,6 +163,18 @@ def derived_ticket(task_id: str, body: bytes | memoryview | str, *marks: str | i
     digest = blake2b(content, digest_size=8)
     digest.update(repr((len(content), task_id, *marks)).encode("utf-8", "backslashreplace"))
     return _ticket(task_id, digest.hexdigest())
+
+
+def ticket_in(ticket: str, queue: str) -> str:
+    """The ticket of a message's copy in one queue: an exchange may have put copies into several, and each is a message
+    of its own. A copy that comes back to the same queue keeps it."""
+    mark = _queue_mark(queue)
+    return ticket if ticket.endswith(mark) else f"{ticket}{mark}"
+
+
+@lru_cache(maxsize=1024)
+def _queue_mark(queue: str) -> str:
+    return "-" + blake2b(queue.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
 
 
 def _ticket(task_id: str, nonce: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from celery_limits.chain import ConcurrencyLink, FloatingLink, Link, RateLink
 from celery_limits.store import Store
-from celery_limits.store.keys import NOTE_SETTINGS, SETTINGS
+from celery_limits.store.audit import leftovers as leftovers  # noqa: PLC0414  (tests take it from here)
 from celery_limits.store.outcomes import Admission, Admitted, Claimed, Ended, Release
 
 SECOND = 1_000_000
@@ -98,19 +98,6 @@ def drain_time(store: Store, clock: Clock) -> None:
         clock.pass_(10 * 86_400)
         while store.sweep().after.more:
             pass
-
-
-def leftovers(store: Store) -> list[str]:
-    """Keys, and fields of notes, that the catalogue does not call a setting."""
-    left, client = [], raw_client(store)
-    for raw in client.scan_iter(match=f"{store.prefix}*"):
-        name = raw.decode()[len(store.prefix) :]
-        if name.startswith("note:"):
-            fields = (f.decode() for f in client.hkeys(raw))
-            left += [f"{name} {field}" for field in fields if not NOTE_SETTINGS.fullmatch(field)]
-        elif name not in SETTINGS:
-            left.append(name)
-    return left
 
 
 ANY = ConcurrencyLink(key="any", limit=1)

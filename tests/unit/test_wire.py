@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from celery_limits import CorruptChain, ResolutionError
 from celery_limits.chain import ConcurrencyLink, FloatingLink, Link, RateLink
 from celery_limits.errors import shorten
-from celery_limits.wire import HEADER, Header, derived_ticket, new_ticket, read_header, task_id_of
+from celery_limits.wire import HEADER, Header, derived_ticket, new_ticket, read_header, task_id_of, ticket_in
 
 TASK_ID = "3f0e1d0e-6d3c-4e1f-9d5c-1a2b3c4d5e6f"
 LINKS: tuple[Link, ...] = (
@@ -319,3 +319,12 @@ class TestTickets:
     )
     def test_a_derived_one_differs_for_another_message(self, message: Any) -> None:
         assert derived_ticket(*message) != derived_ticket("id", b"[[1], {}, {}]", 0, None)
+
+
+def test_copies_in_two_queues_are_two_tickets_and_each_keeps_its_own() -> None:
+    ticket = new_ticket("some.task")
+    here, there = ticket_in(ticket, "here"), ticket_in(ticket, "there")
+    assert len({ticket, here, there}) == 3
+    assert ticket_in(here, "here") == here
+    assert task_id_of(here) == "some.task"
+    assert read_header({**Header(ticket=here, links=LINKS).dump()}).ticket == here

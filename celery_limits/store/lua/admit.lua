@@ -85,7 +85,8 @@ local function known(old)
   local state = old.state
   if state == 'running' then
     if again then return { 'admitted', tonumber(old.fence) } end
-    if old.kept == '' and t.message ~= '' then
+    if old.kept == '' and t.message == '' then return { 'full', 1 } end -- it is kept as the spare: it must be passed
+    if old.kept == '' then
       call('HSET', P .. 'task:' .. t.task, t.nonce .. ':m', t.message)
       old.kept, old.cut = 'spare', t.cut
       save(old)
@@ -94,7 +95,7 @@ local function known(old)
   end
   if state == 'waiting' then return { again and 'parked' or 'duplicate', again and old.at or '' } end
   if state == 'ended' or state == 'finished' then return { 'duplicate', '' } end
-  local elsewhere = old.kept == 'own' and old.worker ~= t.worker and old.sends == 0
+  local elsewhere = old.kept == 'own' and old.worker ~= t.worker and (old.sends == 0 or old.queue ~= '')
   if elsewhere then return { 'duplicate', '' } end
 end
 

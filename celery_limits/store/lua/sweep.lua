@@ -19,6 +19,7 @@ function ring.grant(id)
   if not t or (t.state ~= 'granted' and not (t.state == 'away' and t.worker ~= '')) then return end
   if t.worker ~= '' then -- fetched by a worker that may have forgotten it: let another have it too
     call('ZREM', P .. 'worker:' .. t.worker, id)
+    t.sends = t.sends + 2 -- there are two copies now: when one has run, the other must find that out
     to_front(t)
   end
   go_away(t, setting('forget'))

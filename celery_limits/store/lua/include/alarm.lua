@@ -19,7 +19,8 @@ end
 -- ring_bell(): a sweeper sleeps a second at most; one that is needed sooner is woken through the list bell.
 local NAP = 1000000
 local function ring_bell()
-  if soonest and soonest < now + NAP and call('EXISTS', P .. 'bell') == 0 then call('RPUSH', P .. 'bell', '1') end
+  if not soonest or soonest >= now + NAP or call('EXISTS', P .. 'leases') == 0 then return end -- nobody listens without one
+  if call('EXISTS', P .. 'bell') == 0 then call('RPUSH', P .. 'bell', '1') end
 end
 
 -- setting(name): microseconds from the hash config, which every beat writes from the worker's configuration.

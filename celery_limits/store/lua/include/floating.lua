@@ -24,8 +24,9 @@ local function ask(key, special, worker)
   return { key, token, special['f.name'] or '' }
 end
 
--- unclaim(key): a refresh that will not be answered.
-local function unclaim(key)
+-- unclaim(key, worker): a refresh that will not be answered, unless another worker has been asked since.
+local function unclaim(key, worker)
+  if call('HGET', P .. 'note:' .. key, 'f.claim') ~= worker then return end
   call('HDEL', P .. 'note:' .. key, 'f.claim', 'f.token', 'f.lapse')
   alarm('refresh', key, now)
 end

@@ -10,7 +10,8 @@ end
 local function feel_pulse(lease, heard)
   local at, grace = unpack(call('HMGET', P .. 'pulse', 'at', 'grace'))
   local last = tonumber(at or now)
-  if now - last > lease / 2 and (heard or tonumber(grace or 0) < last) then
+  local of_this_silence = tonumber(grace or 0) - lease > last
+  if now - last > lease / 2 and (heard or not of_this_silence) then
     call('HSET', P .. 'pulse', 'grace', whole(now + lease))
   end
   if heard then call('HSET', P .. 'pulse', 'at', whole(now)) end
@@ -22,5 +23,5 @@ end
 
 -- The last one out turns off the light.
 local function still_pulse()
-  if call('EXISTS', P .. 'leases') == 0 then call('DEL', P .. 'pulse') end
+  if call('EXISTS', P .. 'leases') == 0 then call('DEL', P .. 'pulse', P .. 'bell') end
 end

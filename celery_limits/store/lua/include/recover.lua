@@ -35,7 +35,7 @@ local function bury(worker, set, batch)
     local member = popped[i]
     local key = string.match(member, '^refresh\t(.*)')
     if key then
-      unclaim(key)
+      unclaim(key, worker)
     elseif member ~= '!' then
       local t, record = ticket(member)
       if t and t.worker == worker then recover(t, 2 * setting('lease')) end

@@ -2,12 +2,19 @@
 -- what is left is rung again at once by whoever sweeps next.
 local budget, more = 64, 0
 
+local wake
+
 -- step(t): walks t on from where it waits. False when it is where it was.
 local function step(t)
   local from, stop = t.at, survey(t)
   if stop == from then return false end
   leave_line(t)
   take(t, stop)
+  if stop <= t.n and full(t, stop) then -- what was freed there goes to those who wait first; then there may be room
+    wake(key_at(t))
+    stop = survey(t)
+    take(t, stop)
+  end
   if stop > t.n then
     grant(t)
   elseif full(t, stop) then
@@ -53,7 +60,7 @@ local function move_on(key, head, special)
   return true
 end
 
-local function wake(key)
+wake = function(key)
   local moved = true
   while moved do
     local special = note(key)

@@ -1,0 +1,347 @@
+"""The model: what DESIGN.md promises about limits, as plain Python, and the world around the store where it must hold.
+
+`World` is a broker that may deliver twice, workers that may die, bodies that run, and the limits in force. It decides
+what an admission must answer; `model_checks` says what must be true after any step; `model_machine` makes the steps.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from celery_limits.chain import ConcurrencyLink, Link, RateLink
+from celery_limits.limits import parse_rate
+from celery_limits.store import Policy
+from celery_limits.store.outcomes import Admitted, Claimed, Discarded, Duplicate, Expired, Full, Lost, Parked, Revoked
+
+from .actors import SECOND, Clock
+from .model_view import Record, View
+
+__all__ = [
+    "POLICY",
+    "Body",
+    "Errand",
+    "Floating",
+    "Message",
+    "Place",
+    "Request",
+    "Spec",
+    "Waiter",
+    "Worker",
+    "World",
+    "spec_of",
+]
+
+POLICY = Policy(lease=4, grant_timeout=5, forget=600, remember=3600, refresh_timeout=20)
+
+Place = tuple[int, float]
+"""Where one stands in every line: (rank, when the store first met it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A link in the model's words. `size` and `interval` are what the message declares, not what is in force."""
+
+    kind: str
+    key: str
+    weight: int
+    size: int = 0
+    longest: int | None = None
+    interval: float = 0.0
+    burst: int = 1
+    every: int = 0
+
+
+@lru_cache(maxsize=1024)
+def spec_of(link: Link) -> Spec:
+    if isinstance(link, RateLink):
+        return Spec("rate", link.key, link.cost, interval=link.interval_us or 0.0, burst=link.burst)
+    longest = 0 if link.on_full == "discard" else link.max_waiting
+    if isinstance(link, ConcurrencyLink):
+        return Spec("fixed", link.key, link.weight, link.limit, longest)
+    return Spec("floating", link.key, link.weight, link.default, longest, every=round(link.every * SECOND))
+
+
+@dataclass(eq=False, slots=True)
+class Message:
+    """A published message, and what must be remembered of it for as long as the store knows its ticket."""
+
+    ticket: str
+    links: tuple[Link, ...]
+    rank: int
+    late: bool
+    queue: str
+    expires: int | None
+    cut: int | None
+    specs: tuple[Spec, ...] = ()
+    body: bytes = b""
+    place: Place | None = None
+    reached: int = 0
+    deadline: int | None = None
+    """Until when a grant may be picked up, or a place is remembered."""
+    fate: str = ""
+    """How it ended, once it has: done, lost (acknowledged early by a worker that died), or the reason that was told."""
+    done: int = 0
+    """When it was done last."""
+    excused: bool = False
+    """Something crashed or was cut off on the way, so it may run more than once; never at once, though."""
+
+    def __post_init__(self) -> None:
+        self.specs = tuple(spec_of(link) for link in self.links)
+        self.body = f"{{{self.ticket}}}".encode()
+
+    def __repr__(self) -> str:
+        return f"<{self.ticket} {' '.join(s.key for s in self.specs)}>"
+
+    @property
+    def task(self) -> str:
+        return self.ticket.rpartition(".")[0]
+
+    def payload(self, record: Record) -> bytes:
+        """What goes back to the queue: the body, with its state written where the publisher marked the place."""
+        if self.cut is None:
+            return self.body
+        held = [spec.key for spec in self.specs[: record.passed] if spec.kind != "rate"]
+        keys = json.dumps(held, separators=(",", ":"))
+        state = f'"at":{record.passed},"held":{keys},"fence":{record.fence}'.encode()
+        return self.body[: self.cut] + state + self.body[self.cut :]
+
+    def forget(self) -> None:
+        self.place, self.reached, self.deadline = None, 0, None
+
+
+@dataclass(eq=False, slots=True)
+class Body:
+    """One run of a message. `copy`: the broker has the message until it is acknowledged."""
+
+    message: Message
+    worker: Worker
+    life: int
+    fence: int
+    delivery: str
+    copy: bool
+
+    @property
+    def admission(self) -> tuple[str, str, int]:
+        return self.message.ticket, self.worker.name, self.fence
+
+    @property
+    def counts(self) -> bool:
+        """Its worker has had its lease ever since."""
+        return self.worker.leased and self.life == self.worker.life
+
+
+@dataclass(eq=False, slots=True)
+class Worker:
+    name: str
+    leased: bool = False
+    beaten: int = 0
+    life: int = 0
+    crashed: bool = False
+
+    def lose(self) -> None:
+        self.leased = False
+        self.life += 1
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """A worker was asked to refresh a floating limit."""
+
+    key: str
+    token: int
+    worker: Worker
+    life: int
+    until: int
+
+    def stands(self, now: int) -> bool:
+        """Nobody else may be asked, and its answer must be taken."""
+        return self.until > now and self.worker.leased and self.life == self.worker.life
+
+
+@dataclass(slots=True)
+class Floating:
+    """What is known of a floating limit, and who was asked last to refresh it."""
+
+    size: int | None = None
+    fresh: int = 0
+    fails: int = 0
+    asked: Request | None = None
+    forgotten: int = 0
+    """The size that the last sweep, and no earlier one, has forgotten: what it did before went by that."""
+
+
+@dataclass(eq=False, slots=True)
+class Errand:
+    """A claimed entry of the outbox. `run`: it was published, or its end was told."""
+
+    message: Message
+    claim: Claimed
+    run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    place: Place
+    message: Message
+    spec: Spec
+
+
+Expected = Admitted | Parked | Full | Duplicate | Revoked | Expired | Discarded | Lost
+
+
+@dataclass
+class World:
+    clock: Clock
+    messages: dict[str, Message] = field(default_factory=dict)
+    broker: list[Message] = field(default_factory=list)
+    """Copies that the broker will deliver some day, in any order."""
+    bodies: list[Body] = field(default_factory=list)
+    hands: list[tuple[Worker, Message]] = field(default_factory=list)
+    """Taken from a queue, not yet admitted."""
+    errands: list[Errand] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    ghosts: list[tuple[str, str, int]] = field(default_factory=list)
+    """Admissions that have been released, or that count no more."""
+    workers: dict[str, Worker] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    rates: dict[str, tuple[float, int]] = field(default_factory=dict)
+    paused: set[str] = field(default_factory=set)
+    floating: dict[str, Floating] = field(default_factory=dict)
+    arrival_times: dict[str, float] = field(default_factory=dict)
+    """GCRA's theoretical arrival time of each rate key, from the passes seen."""
+    passes: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """(time, cost) of every pass of a rate key since its rate was last steered."""
+    remembered: dict[str, int] = field(default_factory=dict)
+    """Cancelled task ids, and until when at least."""
+    fence: int = 0
+    arrivals: int = 0
+    pulse: int | None = None
+    """When a worker was last heard."""
+    noticed: bool = False
+    grace: int = 0
+
+    # -- what is in force -------------------------------------------------------------------------------
+
+    def size(self, spec: Spec) -> int:
+        if spec.key in self.sizes:
+            return self.sizes[spec.key]
+        refreshed = self.floating[spec.key].size if spec.kind == "floating" else None
+        return spec.size if refreshed is None else refreshed
+
+    def rate(self, spec: Spec) -> tuple[float, int]:
+        """Interval and burst; a burst never bars what costs more than it."""
+        interval, burst = self.rates.get(spec.key, (spec.interval, spec.burst))
+        return interval, max(burst, spec.weight)
+
+    def steer(self, key: str, size: int | str | None, burst: int = 1) -> None:
+        self.sizes.pop(key, None)
+        self.rates.pop(key, None)
+        self.passes.pop(key, None)
+        if isinstance(size, int):
+            self.sizes[key] = size
+        elif size is not None:
+            self.rates[key] = (parse_rate(size).interval_us or 0.0, burst)
+
+    def due(self, spec: Spec, now: int) -> float:
+        """When a rate lets it pass; infinity where it never does."""
+        interval, burst = self.rate(spec)
+        if interval == 0:
+            return math.inf
+        return max(self.arrival_times.get(spec.key, 0.0), now) + interval * spec.weight - interval * burst
+
+    # -- the walk, as the guarantees tell it -----------------------------------------------------------
+
+    def standing(self, view: View, key: str) -> list[Waiter]:
+        """Who waits at a key, in turn."""
+        found = []
+        for ticket in view.lines.get(key, ()):
+            message = self.messages[ticket]
+            assert message.place is not None, f"{ticket} stands in line but was never met"
+            spec = next(s for s in message.specs if s.key == key)
+            found.append(Waiter(message.place, message, spec))
+        return sorted(found, key=lambda waiter: waiter.place)
+
+    def bars(self, ahead: Spec, spec: Spec) -> bool:
+        """In turn: nobody passes a waiter of its own size or a larger one; a rate of 0 bars nobody."""
+        if spec.kind == "rate":
+            return self.rate(ahead)[0] != 0
+        return self.size(ahead) >= self.size(spec)
+
+    def barred(self, place: Place, spec: Spec, line: list[Waiter]) -> bool:
+        return any(w.place < place and self.bars(w.spec, spec) for w in line)
+
+    def fits(self, view: View, spec: Spec, now: int) -> bool:
+        if spec.kind == "rate":
+            # The store keeps times as doubles: today's microseconds are exact to a quarter.
+            return self.due(spec, now) < now + 1
+        return view.used(spec.key) + spec.weight <= self.size(spec)
+
+    def may_enter(self, view: View, place: Place, spec: Spec, now: int) -> bool:
+        if spec.key in self.paused:
+            return False
+        return self.fits(view, spec, now) and not self.barred(place, spec, self.standing(view, spec.key))
+
+    def walk(self, view: View, message: Message, start: int, now: int) -> int:
+        """The first link that stops it, or their number. What was paid at a rate once is not paid again."""
+        place = message.place or (message.rank, math.inf)
+        for i in range(start, len(message.specs)):
+            spec = message.specs[i]
+            paid = spec.kind == "rate" and i < message.reached
+            if not paid and not self.may_enter(view, place, spec, now):
+                return i
+        return len(message.specs)
+
+    def turned_away(self, view: View, message: Message, i: int) -> bool:
+        """It does not wait here; but one that had been past this link before is not turned away at it."""
+        spec = message.specs[i]
+        return i >= message.reached and spec.longest is not None and view.waiting(spec.key) >= spec.longest
+
+    def admission(
+        self, view: View, message: Message, worker: Worker, delivery: str, now: int, *, full: bool
+    ) -> Expected:
+        """What `admit` must answer. `full`: the call carries the message."""
+        start, record = 0, view.tickets.get(message.ticket)
+        if not worker.leased:
+            return Lost()
+        if record:
+            again = record.delivery == delivery
+            if record.state == "running":
+                spared = full or record.kept  # a copy may only be dropped once the store has one in case the first dies
+                return Admitted(record.fence) if again else Duplicate() if spared else Full(0)
+            if record.state == "waiting":
+                return Parked(record.passed) if again else Duplicate()
+            elsewhere = record.kept and record.worker != worker.name and (message.queue or not record.sends)
+            if record.state in ("ended", "finished") or elsewhere:
+                return Duplicate()
+            start = record.passed
+        if message.task in view.cancelled:
+            return Revoked()
+        if message.expires is not None and message.expires <= now:
+            return Expired()
+        stop = self.walk(view, message, start, now)
+        if stop == len(message.specs):
+            return Admitted(0)
+        if self.turned_away(view, message, stop):
+            return Discarded()
+        return Parked(stop) if full or (record and record.kept) else Full(stop)
+
+    # -- the world around the store ---------------------------------------------------------------------
+
+    def feel_pulse(self, now: int, *, heard: bool) -> None:
+        """When no worker was heard for half a lease, nobody dies until all had a lease's time from the first notice."""
+        lease = round(POLICY.lease * SECOND)
+        if self.pulse is not None and now - self.pulse > lease / 2 and (heard or not self.noticed):
+            self.grace, self.noticed = now + lease, True
+        if heard:
+            self.pulse, self.noticed = now, False
+        if not any(worker.leased for worker in self.workers.values()):
+            self.pulse = None
+
+    def copies(self, message: Message) -> bool:
+        """Is there a copy outside the store: with the broker, or where a body runs?"""
+        if message in self.broker:
+            return True
+        return any(b.message is message and not b.worker.crashed for b in self.bodies)

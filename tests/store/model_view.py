@@ -1,0 +1,171 @@
+"""What the model sees of the store: the whole namespace, read with one small script, as plain Python values.
+
+Nothing is interpreted here beyond the catalogue in `celery_limits.store.keys` and the layout of a ticket's record.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from hiredis import pack_command
+
+from celery_limits.store import Store
+
+__all__ = ["HOLDING", "Reader", "Record", "View"]
+
+HOLDING = frozenset({"running", "granted", "waiting"})
+"""States in which a ticket keeps the slots of the links it has passed."""
+
+_DUMP = """
+local read = { hash = 'HGETALL', set = 'SMEMBERS', string = 'GET' }
+local found = {}
+for _, name in ipairs(redis.call('KEYS', KEYS[1] .. '*')) do
+  local kind = redis.call('TYPE', name).ok
+  found[#found + 1] = string.sub(name, #KEYS[1] + 1)
+  if kind == 'zset' then
+    found[#found + 1] = redis.call('ZRANGE', name, 0, -1, 'WITHSCORES')
+  elseif kind == 'list' then
+    found[#found + 1] = redis.call('LRANGE', name, 0, -1)
+  else
+    found[#found + 1] = redis.call(read[kind], name)
+  end
+end
+return found
+"""
+
+
+class Record(NamedTuple):
+    """A ticket's record. `passed` and `reached` count links: those it is past now, and those it ever was past."""
+
+    state: str
+    worker: str
+    fence: int
+    sends: int
+    passed: int
+    reached: int
+    kept: str
+    reason: str
+    delivery: str
+
+
+@lru_cache(maxsize=20_000)
+def _record(raw: bytes) -> Record:
+    f = raw.decode().split("\t")
+    return Record(f[0], f[1], int(f[2]), int(f[3]), int(f[5]) - 1, int(f[6]) - 1, f[7], f[8], f[10])
+
+
+class View:
+    """One moment of the namespace. `raw` is all of it, for the question whether anything has changed at all."""
+
+    __slots__ = (
+        "alarms",
+        "cancelled",
+        "dead",
+        "holders",
+        "lines",
+        "messages",
+        "notes",
+        "outbox",
+        "rates",
+        "raw",
+        "ready",
+        "tickets",
+        "with_worker",
+    )
+
+    def __init__(self, raw: dict[str, Any]) -> None:
+        self.raw = raw
+        self.tickets: dict[str, Record] = {}
+        self.messages: dict[str, bytes] = {}
+        self.holders: dict[str, set[str]] = {}
+        self.lines: dict[str, list[str]] = {}
+        self.notes: dict[str, dict[str, str]] = {}
+        self.ready: dict[str, list[str]] = {}
+        self.with_worker: dict[str, set[str]] = {}
+        self.dead: set[str] = set()
+        self.cancelled: set[str] = set()
+        self.alarms: dict[str, float] = _scores(raw.get("alarms", ()))
+        self.outbox: dict[str, float] = _scores(raw.get("outbox", ()))
+        self.rates: dict[str, float] = _scores(raw.get("rates", ()))
+        for name, value in raw.items():
+            kind, _, rest = name.partition(":")
+            if rest:
+                getattr(self, f"_read_{kind}")(rest, value)
+
+    def _read_task(self, task: str, flat: list[bytes]) -> None:
+        for i in range(0, len(flat), 2):
+            nonce, _, suffix = flat[i].decode().partition(":")
+            if suffix:
+                self.messages[f"{task}.{nonce}"] = flat[i + 1]
+            else:
+                self.tickets[f"{task}.{nonce}"] = _record(flat[i + 1])
+
+    def _read_hold(self, key: str, members: list[bytes]) -> None:
+        self.holders[key] = {m.decode() for m in members}
+
+    def _read_line(self, name: str, flat: list[bytes]) -> None:
+        # The keys of the model have no colon in them, whatever a class is made of.
+        self.lines.setdefault(name.rpartition(":")[2], []).extend(t.decode() for t in flat[::2])
+
+    def _read_note(self, key: str, flat: list[bytes]) -> None:
+        self.notes[key] = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+
+    def _read_ready(self, queue: str, tickets: list[bytes]) -> None:
+        self.ready[queue] = [t.decode() for t in tickets]
+
+    def _read_worker(self, worker: str, flat: list[bytes]) -> None:
+        self.with_worker.setdefault(worker, set()).update(m.decode() for m in flat[::2])
+
+    def _read_dead(self, worker: str, flat: list[bytes]) -> None:
+        self.dead.add(worker)
+        self._read_worker(worker, flat)
+
+    def _read_cancelled(self, task: str, _: bytes) -> None:
+        self.cancelled.add(task)
+
+    def same_as(self, other: View) -> bool:
+        """Is every value the same? Redis may list a hash or a set in another order after merely looking at it."""
+        return self.raw == other.raw or _unordered(self.raw) == _unordered(other.raw)
+
+    def used(self, key: str) -> int:
+        return len(self.holders.get(key, ()))
+
+    def waiting(self, key: str) -> int:
+        return len(self.lines.get(key, ()))
+
+
+def _scores(flat: Any) -> dict[str, float]:
+    return {flat[i].decode(): float(flat[i + 1]) for i in range(0, len(flat), 2)}
+
+
+_HASHES = frozenset({"task", "note", "pulse", "config", "aside"})
+
+
+def _unordered(raw: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for name, value in raw.items():
+        kind = name.partition(":")[0]
+        if kind in _HASHES:
+            plain[name] = dict(zip(value[::2], value[1::2], strict=True))
+        else:
+            plain[name] = frozenset(value) if kind == "hold" else value
+    return plain
+
+
+class Reader:
+    """Reads the namespace of a store, past its verbs and past redis-py's machinery: it is called at every step."""
+
+    def __init__(self, store: Store) -> None:
+        client: Any = store.client
+        pool = client.connection_pool
+        self._connection = pool.connection_class(**pool.connection_kwargs)
+        self._command = [pack_command(("EVALSHA", client.script_load(_DUMP), "1", store.prefix))]  # type: ignore[arg-type]
+
+    def read(self) -> View:
+        self._connection.send_packed_command(self._command, check_health=False)
+        flat = self._connection.read_response(disable_decoding=True)
+        return View({flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)})
+
+    def close(self) -> None:
+        self._connection.disconnect()
