@@ -1,0 +1,165 @@
+"""How importing the package makes every Celery app limited: the few places where Celery is hooked into.
+
+Each hook names what it relies on, and calls what it wraps; `tests/worker/test_hooks.py` fails when a new Celery
+changes one. Installing twice does nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+from billiard.process import current_process
+from celery import Celery, signals, states
+from celery._state import _get_active_apps
+from celery.app.amqp import AMQP
+from celery.app.control import Control
+from celery.utils.log import get_logger
+
+from .app import Limits
+from .publish import declared_of, make_serializable, stamp
+from .store import StoreError
+from .wire import HEADER
+from .worker.gate import WORKER_HEADER
+
+__all__ = ["install"]
+
+logger = get_logger(__name__)
+_MARK = "__celery_limits__"
+PR_SET_PDEATHSIG = 1
+
+
+def install() -> None:
+    """Hooks into Celery's classes, and into the apps that exist already."""
+    if hasattr(Celery, _MARK):
+        return
+    setattr(Celery, _MARK, True)
+    make_serializable()
+    _wrap(Celery, "__init__", _after_init)
+    _wrap(Celery, "finalize", _after_finalize)
+    _wrap(AMQP, "_create_task_sender", _stamping_sender)
+    _wrap(Control, "revoke", _revoke)
+    _wrap(Control, "revoke_by_stamped_headers", _revoke_by_stamps)
+    signals.task_postrun.connect(_after_body)
+    signals.worker_process_init.connect(_die_with_parent)
+    for app in _get_active_apps():
+        _equip(app)
+        app.amqp.__dict__.pop("send_task_message", None)  # made before we could stamp
+
+
+def _wrap(cls: type, name: str, around: Callable[..., Any]) -> None:
+    original = getattr(cls, name)
+
+    @functools.wraps(original)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(original, self, *args, **kwargs)
+
+    setattr(cls, name, wrapper)
+
+
+# -- an app comes into being --------------------------------------------------------------------------------------
+
+
+def _after_init(original: Any, app: Any, *args: Any, **kwargs: Any) -> None:
+    original(app, *args, **kwargs)
+    _equip(app)
+
+
+def _equip(app: Any) -> None:
+    """`app.steps` and `app.user_options` are Celery's own ways to extend its worker."""
+    from .worker.steps import LimitsStep, QueueMarks, put_before_pool  # noqa: PLC0415  (imports the worker)
+
+    put_before_pool()
+    app.steps["worker"].add(LimitsStep)
+    app.steps["consumer"].add(QueueMarks)
+    app.user_options["worker"].update(
+        (
+            click.Option(("--limits-store",), metavar="URL", help="The Redis that keeps the limits."),
+            click.Option(("--limits-lease",), type=float, metavar="SECONDS", help="When a silent worker is dead."),
+        )
+    )
+
+
+def _after_finalize(original: Any, app: Any, *args: Any, **kwargs: Any) -> Any:
+    """Declarations are checked when all tasks are known: an unknown argument or a deadlock is an error here."""
+    was = app.finalized
+    result = original(app, *args, **kwargs)
+    if not was and app.finalized:
+        for task in list(app._tasks.values()):
+            declared_of(task)
+        Limits(app).check()
+    return result
+
+
+# -- publishing -------------------------------------------------------------------------------------------------------
+
+
+def _stamping_sender(original: Any, amqp: Any) -> Any:
+    """Every task message of an app goes through the function that this makes, whoever publishes it."""
+    send, app = original(amqp), amqp.app
+
+    def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
+        override = options.pop("limits", None)
+        headers = options.get("headers")
+        if headers and HEADER in headers:
+            options["headers"] = {key: value for key, value in headers.items() if key != HEADER}
+        stamp(app, name, message, override)
+        return send(producer, name, message, **options)
+
+    return send_task_message
+
+
+# -- revoking ---------------------------------------------------------------------------------------------------------
+
+
+def _revoke(original: Any, control: Any, task_id: Any, *args: Any, **kwargs: Any) -> Any:
+    """What waits in the store is ended there, at once and without a worker; workers are told as always."""
+    _cancel(control.app, task_id if isinstance(task_id, (list, tuple, set)) else [task_id])
+    return original(control, task_id, *args, **kwargs)
+
+
+def _revoke_by_stamps(original: Any, control: Any, headers: Any, *args: Any, **kwargs: Any) -> Any:
+    limits = Limits(control.app)
+    if limits.in_use:
+        _cancel(control.app, limits.waiting_with_stamps(headers))
+    return original(control, headers, *args, **kwargs)
+
+
+def _cancel(app: Any, task_ids: Any) -> None:
+    limits = Limits(app)
+    if not limits.in_use:
+        return
+    try:
+        for task_id in task_ids:
+            limits.cancel(task_id)
+    except StoreError as error:
+        logger.warning("limits: could not cancel in the store: %s; workers that get the task refuse it", error)
+
+
+# -- in the process that runs bodies ------------------------------------------------------------------------------
+
+
+def _after_body(task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
+    """The result is stored: the slots are given back before anything else happens, in the process that ran the body."""
+    request = task.request
+    worker = getattr(request, WORKER_HEADER, None)
+    if worker is None:
+        return
+    header = getattr(request, HEADER)
+    back = state == states.REJECTED and bool(retval.requeue) and bool(task.acks_late)
+    Limits(task.app).releaser.release(header["ticket"], worker, header["fence"], back=back)
+
+
+def _die_with_parent(**_: Any) -> None:
+    """A pool child whose worker was killed must not run on into another's slot: the kernel ends it too."""
+    if sys.platform != "linux" or current_process().name == "MainProcess":
+        return  # the solo pool is its own parent
+    parent = os.getppid()
+    if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) == 0 and os.getppid() != parent:
+        os._exit(1)  # it died while we were asking

@@ -1,0 +1,63 @@
+"""A broker message as the store keeps it, and back: every byte and property that the next consumer will see.
+
+The envelope is JSON of our own, so it is the same for every broker. The limits header comes last in it, cut where the
+store writes position, held keys and fence (see store/lua/include/payload.lua).
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+from kombu.utils import json
+
+from celery_limits.wire import HEADER, Header
+
+__all__ = ["Envelope", "pack", "unpack"]
+
+# What the transport adds on delivery and makes anew on publish, or what travels beside the properties.
+_NOT_KEPT = frozenset({"delivery_info", "delivery_tag", "body_encoding", "application_headers"})
+_TYPE = frozenset({"content_type", "content_encoding"})
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A message that was parked, ready to be published again to the one queue that it came from."""
+
+    queue: str
+    body: bytes | str
+    content_type: str | None
+    content_encoding: str | None
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+
+
+def pack(message: Any, queue: str, header: Header) -> tuple[bytes, int]:
+    """A kombu message as bytes, and the offset at which the store writes the chain's state."""
+    body = message.body
+    text = body if isinstance(body, str) else base64.b64encode(bytes(body)).decode()
+    limits = header.dump()
+    for name in ("at", "held", "fence"):
+        del limits[name]
+    whole = json.dumps(
+        {
+            "queue": queue,
+            "body": text,
+            "binary": not isinstance(body, str),
+            "type": message.content_type,
+            "encoding": message.content_encoding,
+            "properties": {k: v for k, v in message.properties.items() if k not in _NOT_KEPT | _TYPE},
+            "headers": {k: v for k, v in message.headers.items() if k != HEADER},
+            HEADER: limits,
+        }
+    )
+    head = whole[:-2].encode() + b", "
+    return head + b"}}", len(head)
+
+
+def unpack(packed: bytes) -> Envelope:
+    raw = json.loads(packed.decode())
+    body = base64.b64decode(raw["body"]) if raw["binary"] else raw["body"]
+    headers = {**raw["headers"], HEADER: raw[HEADER]}
+    return Envelope(raw["queue"], body, raw["type"], raw["encoding"], headers, raw["properties"])

@@ -1,0 +1,288 @@
+"""The gate: where the worker hands a request to the pool and a pool place is free, the store is asked.
+
+Relies on `WorkController._process_task(request)` being that place (for prefork the parent's semaphore has been taken)
+and, for pools that queue by themselves (threads, gevent, eventlet, solo), on `Request.on_accepted` being called by the
+pool in the place that will run the body, before it runs. Tasks without limits pass at the cost of two look-ups.
+
+Nothing here recurses: a request that does not run frees its pool place, which may bring the next request to the gate;
+that one waits until the first has left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from typing import Any, NamedTuple
+
+from celery.utils.log import get_logger
+from celery.worker.state import task_ready
+
+from celery_limits.chain import Link
+from celery_limits.errors import LimitError
+from celery_limits.publish import MAPS, links_of
+from celery_limits.store import Store, StoreBroken, StoreError
+from celery_limits.store.outcomes import Admitted, Corrupt, Discarded, Duplicate, Expired, Full, Lost, Parked, Revoked
+from celery_limits.store.policy import microseconds
+from celery_limits.wire import HEADER, Header, derived_ticket, read_header, ticket_in
+
+from .envelope import pack
+from .exits import Holding, Ledger, Releaser
+from .lease import Lease
+
+__all__ = ["Gate", "NotNow", "Plan"]
+
+logger = get_logger(__name__)
+
+WORKER_HEADER = "limits_worker"
+QUEUE_MARK = "limits_queue"
+MAX_RANK = 255
+
+
+class NotNow(BaseException):
+    """Raised out of `on_accepted`, so that the pool does not run the body. Nobody's error."""
+
+
+def _quiet(pool_cls: Any) -> type[NotNow]:
+    """Green pools print what ends a greenlet, unless it is a GreenletExit."""
+    if not pool_cls.is_green:
+        return NotNow
+    from greenlet import GreenletExit  # noqa: PLC0415  (there only with a green pool)
+
+    return type("NotNow", (NotNow, GreenletExit), {})
+
+
+class Plan(NamedTuple):
+    """What the gate knows of a request before it asks."""
+
+    header: Header
+    links: tuple[Link, ...]
+
+
+class PutOff(NamedTuple):
+    """A delivery that waits for the store. `widened` is the prefetch count that was raised for it."""
+
+    request: Any
+    ticket: str
+    widened: Any
+
+
+def plan_of(request: Any) -> Plan | None:
+    """The chain of a request; None if it has no limits. Raises a `LimitError` for one that can't be understood."""
+    raw = request.request_dict.get(HEADER)
+    if raw is not None:
+        header = read_header(raw)
+        ticket = ticket_in(header.ticket, queue_of(request))
+        return Plan(header.model_copy(update={"ticket": ticket}), header.links)
+    links = links_of(request.app, request.task.name, request.args, request.kwargs)
+    if links is None:
+        return None
+    retries = request.request_dict.get("retries")
+    tag = request.message.properties.get("delivery_tag")  # kombu's own brokers make one at publish
+    ticket = derived_ticket(request.id, request.message.body, retries, request.request_dict.get("eta"), tag)
+    return Plan(Header(ticket=ticket_in(ticket, queue_of(request)), links=links), links)
+
+
+def queue_of(request: Any) -> str:
+    """The one queue that the message came from (see `steps.QueueMarks`)."""
+    return getattr(request.message, QUEUE_MARK, None) or request.delivery_info["routing_key"] or ""
+
+
+class Gate:
+    """Stands in for `worker._process_task`."""
+
+    def __init__(self, worker: Any, store: Store, lease: Lease, ledger: Ledger, releaser: Releaser) -> None:
+        self._worker, self._store, self._lease = worker, store, lease
+        self._ledger, self._releaser = ledger, releaser
+        self._hand_over = worker._process_task
+        self._forked = worker.pool_cls.uses_semaphore
+        self._not_now_error = _quiet(worker.pool_cls)
+        self._deliveries = itertools.count(1)
+        self._waiting: deque[PutOff] = deque()
+        self._leaving = threading.local()
+
+    def __call__(self, request: Any) -> Any:
+        task = request.task
+        if HEADER not in request.request_dict and getattr(task, "limits", None) is None and task.name not in MAPS:
+            return self._hand_over(request)
+        if self._forked:
+            if self._may_run(request):
+                return self._hand_over(request)
+            return self._free_place()
+        self._holding_of(request)
+        hidden = request.on_accepted
+
+        def on_accepted(pid: int, time_accepted: float) -> Any:
+            request.on_accepted = hidden
+            if not self._may_run(request):
+                raise self._not_now_error
+            return request.on_accepted(pid, time_accepted)
+
+        request.on_accepted = on_accepted
+        try:
+            return self._hand_over(request)
+        except NotNow:  # the solo pool runs the body right here
+            return None
+
+    # -- asking ----------------------------------------------------------------------------------------------
+
+    def _may_run(self, request: Any) -> bool:
+        """True when every slot is held. Else the request has been dealt with: parked, refused, or put off."""
+        if request.revoked():
+            return False
+        try:
+            plan = plan_of(request)
+        except LimitError as error:
+            return self._fail(request, error)
+        if plan is None:
+            return True
+        if not self._lease.held:
+            return self._put_off(request, plan)
+        try:
+            return self._ask(request, plan)
+        except StoreBroken as error:
+            return self._fail(request, error)
+        except StoreError as error:
+            logger.error("limits: %s[%s] waits for the store: %s", request.name, request.id, error)
+            return self._put_off(request, plan)
+
+    def _ask(self, request: Any, plan: Plan) -> bool:
+        ticket, worker = plan.header.ticket, self._lease.worker
+        message, cut = pack(request.message, queue_of(request), plan.header)
+        if ticket not in self._ledger:
+            self._ledger.enter(ticket)
+        try:
+            outcome = self._store.admit(
+                ticket,
+                plan.links,
+                worker,
+                delivery=f"{worker}/{self._number_of(request)}",
+                message=message,
+                cut=cut,
+                rank=_rank(request, self._worker.app),
+                expires=microseconds(request.expires.timestamp()) if request.expires else None,
+                late=bool(request.task.acks_late),
+            )
+        except StoreError:
+            raise  # it is asked again, and stays in the ledger until then: it may hold its slots already
+        except BaseException:  # such as a green pool's time limit; nobody will ask again
+            if self._ledger.is_pending(ticket):
+                self._ledger.close(ticket)
+            raise
+        if isinstance(outcome, Admitted):
+            self._hold(request, plan, worker, outcome.fence)
+            return True
+        if self._ledger.is_pending(ticket):
+            self._ledger.close(ticket)
+        return self._not_now(request, plan, outcome)
+
+    def _number_of(self, request: Any) -> int:
+        """One per delivery, however often the store is asked about it, so that a lost answer is given again."""
+        number: int | None = getattr(request, "limits_number", None)
+        if number is None:
+            number = request.limits_number = next(self._deliveries)
+        return number
+
+    def _hold(self, request: Any, plan: Plan, worker: str, fence: int) -> None:
+        """The request carries what the process that runs the body needs to release."""
+        header = plan.header.model_copy(update={"fence": fence})
+        request.request_dict[HEADER] = header.dump()
+        request.request_dict[WORKER_HEADER] = worker
+        self._holding_of(request).hold(plan.header.ticket, worker, fence)
+
+    def _holding_of(self, request: Any) -> Holding:
+        """Made once per request, and before the pool has it: see `Holding`."""
+        holding: Holding | None = getattr(request, "holding", None)
+        if holding is None:
+            later = self._worker.timer.call_after
+            holding = request.holding = Holding(
+                request, ledger=self._ledger, releaser=self._releaser, later=later, forked=self._forked
+            )
+        return holding
+
+    # -- not now ---------------------------------------------------------------------------------------------
+
+    def _not_now(self, request: Any, plan: Plan, outcome: Any) -> bool:
+        if isinstance(outcome, (Parked, Duplicate)):
+            logger.debug("limits: %s[%s] %r", request.name, request.id, outcome)
+            task_ready(request)
+            request.acknowledge()
+        elif isinstance(outcome, (Revoked, Expired, Discarded)):
+            reason = type(outcome).__name__.lower()
+            logger.info("limits: %s[%s] is %s", request.name, request.id, reason)
+            request._announce_revoked(reason, False, None, isinstance(outcome, Expired))
+        elif isinstance(outcome, Corrupt):
+            return self._fail(request, StoreBroken(f"{request.name}[{request.id}]: {outcome.why}; run the audit"))
+        else:
+            assert isinstance(outcome, (Lost, Full)), outcome
+            return self._put_off(request, plan)
+        return False
+
+    def _fail(self, request: Any, error: LimitError) -> bool:
+        """A limit that can't be understood never means "no limit": the task fails, and the consumer goes on."""
+        logger.error("limits: %s[%s] can't run: %s", request.name, request.id, error)
+        task_ready(request)
+        request.task.backend.mark_as_failure(
+            request.id, error, request=request._context, store_result=request.store_errors
+        )
+        request.reject(requeue=False)
+        return False
+
+    def _put_off(self, request: Any, plan: Plan) -> bool:
+        """Keeps the delivery until the store answers, without taking up the prefetch place of another task."""
+        self._worker.consumer.call_soon(self._keep, request, plan.header.ticket)
+        return False
+
+    def _keep(self, request: Any, ticket: str) -> None:
+        """In the consumer's own thread, since that is the only one which may change the prefetch count."""
+        qos = self._worker.consumer.qos
+        before = qos.value
+        grown = qos.increment_eventually() > before
+        self._waiting.append(PutOff(request, ticket, qos if grown else None))
+
+    def drop_put_off(self) -> None:
+        """The connection that delivered them is gone, so the broker delivers them again."""
+        while self._waiting:
+            ticket = self._waiting.popleft().ticket
+            if self._ledger.is_pending(ticket):
+                self._ledger.close(ticket, owed_back=True)
+
+    def come_back(self) -> None:
+        """The store answers: whoever was put off is walked now. Called from any thread, and often."""
+        if self._waiting:
+            self._worker.consumer.call_soon(self._walk_waiting)
+
+    def _walk_waiting(self) -> None:
+        for _ in range(len(self._waiting)):
+            put_off = self._waiting.popleft()
+            if put_off.widened is not None:
+                put_off.widened.decrement_eventually()
+            self._worker.process_task(put_off.request)
+
+    def _free_place(self) -> None:
+        """Gives the pool place back. That may call the gate for the next request: only the outermost call loops."""
+        release = getattr(self._worker, "_quick_release", None)
+        if release is None:  # a broker without an event loop: there the pool itself makes the worker wait for a place
+            return
+        local = self._leaving
+        local.places = getattr(local, "places", 0) + 1
+        if getattr(local, "busy", False):
+            return
+        local.busy = True
+        try:
+            while local.places:
+                local.places -= 1
+                release()
+        finally:
+            local.busy = False
+
+
+def _rank(request: Any, app: Any) -> int:
+    """Celery's priority as a rank, lower first: on Redis 0 is the highest priority, on AMQP the lowest."""
+    priority = request.delivery_info.get("priority")
+    if priority is None:
+        priority = app.conf.task_default_priority or 0
+    rank = int(priority)
+    if request.message.channel is not None and not hasattr(request.message.channel, "priority_steps"):
+        rank = MAX_RANK - rank
+    return min(max(rank, 0), MAX_RANK)

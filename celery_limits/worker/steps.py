@@ -1,0 +1,190 @@
+"""Bootsteps: where the gate, the lease and the queue marks are put into a worker, and in which order they leave it.
+
+Relies on steps being constructed before the pool is created, on the pool step requiring ours (so ours stops after it),
+on `kombu.Consumer._basic_consume` being how a consumer subscribes to one queue, and on every message passing through
+its channel's `message_to_python`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from celery import bootsteps
+from celery.exceptions import ImproperlyConfigured
+from celery.utils.log import get_logger
+from celery.worker.components import Hub, Pool, Timer
+from celery.worker.consumer.tasks import Tasks
+from celery.worker.state import active_requests
+
+from celery_limits.app import Limits
+from celery_limits.errors import LimitError
+from celery_limits.wire import HEADER
+
+from .exits import Ledger, Releaser
+from .gate import QUEUE_MARK, Gate
+from .lease import Lease
+from .outbox import Outbox
+from .refresh import hand_to_pool
+
+__all__ = ["LimitsStep", "QueueMarks", "put_before_pool"]
+
+logger = get_logger(__name__)
+
+
+class LimitsStep(bootsteps.StartStopStep):
+    """Limits in this worker: from before the pool starts until after it has drained."""
+
+    requires = (Hub, Timer)
+    name = "limits"
+
+    def __init__(self, worker: Any, limits_store: str | None = None, limits_lease: float | None = None, **kwargs: Any):
+        super().__init__(worker, **kwargs)
+        conf = worker.app.conf
+        if limits_store:
+            conf.limits_store_url = limits_store
+        if limits_lease:
+            conf.limits_lease = limits_lease
+        self.limits = Limits(worker.app)
+        self.limits.reload()
+        self.lease: Lease | None = None
+        try:
+            self.limits.check()
+            self.active = self.limits.in_use
+            if self.active:
+                self._install(worker)
+            else:
+                worker._process_task = partial(_keep_limited, worker, worker._process_task)
+        except (LimitError, ImproperlyConfigured) as error:
+            raise SystemExit(f"limits: {error}") from None
+
+    def _install(self, worker: Any) -> None:
+        limits, ledger = self.limits, Ledger()
+        store, releaser = limits.store, limits.releaser
+        lease = self.lease = Lease(
+            worker.hostname,
+            store,
+            ledger,
+            Releaser(store, Outbox(limits.app, store)),  # its own: a pool child is forked while its thread works
+            on_refresh=lambda asked: worker.consumer.call_soon(
+                hand_to_pool, worker.consumer, lease.worker, asked, limits.settings.refresh_timeout
+            ),
+            on_back=lambda: gate.come_back(),  # noqa: PLW0108  (made below)
+            on_losing=partial(_end_bodies, worker, limits),
+        )
+        gate = Gate(worker, store, lease, ledger, releaser)
+        worker._process_task = worker.limits_gate = gate
+        _extend_banner(worker, limits)
+
+    def include_if(self, worker: Any) -> bool:
+        return self.active
+
+    def create(self, worker: Any) -> LimitsStep:
+        return self
+
+    def start(self, worker: Any) -> None:
+        assert self.lease is not None
+        self.lease.start()
+
+    def stop(self, worker: Any) -> None:
+        if self.lease is not None:
+            self.lease.stop()
+
+    terminate = stop
+
+
+def put_before_pool() -> None:
+    """Makes every worker's pool start after and stop before our step."""
+    if LimitsStep not in Pool.requires:
+        Pool.requires = (*Pool.requires, LimitsStep)
+
+
+def _keep_limited(worker: Any, hand_over: Any, request: Any) -> Any:
+    """In a worker without a store, a message that carries limits must not run without them: it is held, beside the
+    others, until the worker ends and its broker gives it to one that can."""
+    if HEADER not in request.request_dict:
+        return hand_over(request)
+    logger.error(
+        "limits: %s[%s] carries limits, but this worker has no store for them, so it is not run here: "
+        "set limits_store_url and restart the worker", request.name, request.id,
+    )  # fmt: skip
+    worker.consumer.qos.increment_eventually()
+    release = getattr(worker, "_quick_release", None)
+    if worker.pool_cls.uses_semaphore and release is not None:
+        worker.consumer.call_soon(release)
+    return None
+
+
+def _end_bodies(worker: Any, limits: Limits) -> None:
+    """The lease is about to lapse, and others will be given what this worker holds."""
+    holders = [request for request in tuple(active_requests) if getattr(request, "holding", None)]
+    if not holders:
+        return
+    names = ", ".join(f"{request.name}[{request.id}]" for request in holders[:10])
+    if limits.settings.on_lost_lease == "continue" or not worker.pool_cls.uses_semaphore:
+        logger.critical("limits: the lease lapses, and these run on, beside those that get their slots: %s", names)
+        return
+    logger.critical("limits: the lease lapses (limits_on_lost_lease='terminate'), so these are ended: %s", names)
+    for request in holders:
+        with suppress(ProcessLookupError):
+            os.kill(request.worker_pid, signal.SIGKILL)
+
+
+def _extend_banner(worker: Any, limits: Limits) -> None:
+    original = getattr(worker, "startup_info", None)
+    if original is None:
+        return
+    settings, tasks = limits.settings, limits.app.tasks
+    text = (
+        f"\n[limits]\n"
+        f"  . store:       {limits.url}\n"
+        f"  . namespace:   {settings.namespace}\n"
+        f"  . lease:       {settings.lease:g} s\n"
+        f"  . limited:     {len(limits.declared())} of {len(tasks)} tasks\n"
+    )
+    worker.startup_info = lambda *args, **kwargs: (original(*args, **kwargs) or "") + text
+
+
+class QueueMarks(bootsteps.StartStopStep):
+    """Marks each message with the queue that it came from: to that queue alone it goes back."""
+
+    requires = (Tasks,)
+    name = "limits-queues"
+
+    def start(self, consumer: Any) -> None:
+        gate = getattr(consumer.controller, "limits_gate", None)
+        if gate is not None:
+            gate.drop_put_off()
+        mark_queues(consumer.task_consumer)
+
+
+def mark_queues(task_consumer: Any) -> None:
+    """The callback of each queue says which queue it is; the channel, which makes the message, writes it on."""
+    channel, receive = task_consumer.channel, task_consumer._receive_callback
+    convert = channel.message_to_python
+    current = [""]
+
+    def message_to_python(raw: Any) -> Any:
+        message = convert(raw)
+        setattr(message, QUEUE_MARK, current[0])
+        return message
+
+    def receive_from(queue_name: str, raw: Any) -> Any:
+        current[0] = queue_name
+        return receive(raw)
+
+    def basic_consume(queue: Any, consumer_tag: Any = None, no_ack: Any = None, nowait: bool = True) -> Any:
+        tag = task_consumer._active_tags.get(queue.name)
+        if tag is None:
+            no_ack = queue.no_ack if no_ack is None else no_ack
+            tag = task_consumer._add_tag(queue, consumer_tag)
+            if hasattr(task_consumer, "_active_queue_no_ack"):  # kombu 5.6 and later
+                task_consumer._active_queue_no_ack[queue.name] = no_ack
+            queue.consume(tag, partial(receive_from, queue.name), no_ack=no_ack, nowait=nowait)
+        return tag
+
+    channel.message_to_python = message_to_python
+    task_consumer._basic_consume = basic_consume

@@ -1,0 +1,77 @@
+"""Every way a body ends by itself gives its slots back exactly once (guarantee 4), acknowledged early or late.
+
+In each test a first task holds a key of one slot and two more wait at it. The first ends in the way under test; then
+exactly one of the others starts. A slot that is not given back lets none start, one given back twice lets both.
+"""
+
+from __future__ import annotations
+
+import pytest
+from celery import states
+
+from tests.worker.harness import Scene
+from tests.worker.lines import Line
+
+BOTH = ("prefork", "threads")
+
+ENDS = {
+    "return": states.SUCCESS,
+    "fail": states.FAILURE,
+    "ignore": states.PENDING,
+    "reject": states.FAILURE,
+    "replace": states.SUCCESS,
+    "opaque": states.FAILURE,
+}
+
+
+@pytest.fixture(params=BOTH)
+def pool(request: pytest.FixtureRequest, scene: Scene) -> str:
+    """A worker that other tests use as well."""
+    return scene.share(request.param)
+
+
+@pytest.fixture(params=["early", "late"])
+def acks(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_it_ends(scene: Scene, pool: str, acks: str, how: str) -> None:
+    line = Line(scene, acks, how)
+    scene.stage.open("first")
+    line.one_goes_on()
+    line.first.wait(ENDS[how])
+    assert len(scene.stage.starts("first")) == 1
+
+
+@pytest.mark.parametrize("how", ["retry", "retry-later", "flaky"])
+def test_it_is_retried(scene: Scene, pool: str, acks: str, how: str) -> None:
+    line = Line(scene, f"{acks}.flaky", how)
+    scene.stage.open("first")
+    line.one_goes_on()
+    line.first.wait(states.SUCCESS)
+    assert [entry.more["retries"] for entry in scene.stage.starts("first")] == [0, 1]
+
+
+def test_it_is_replaced_by_one_that_needs_the_same_slot(scene: Scene, pool: str, acks: str) -> None:
+    line = Line(scene, acks, "replace-limited")
+    scene.stage.open("first")
+    line.one_goes_on()
+    line.first.wait(states.SUCCESS)
+    assert [entry.name for entry in scene.stage.starts()] == ["first", "second", "third", "replacement"]
+
+
+def test_it_is_rejected_and_requeued(scene: Scene, pool: str) -> None:
+    line = Line(scene, "late", "requeue")
+    scene.stage.open("first")
+    line.one_goes_on()
+    line.first.wait(states.SUCCESS)
+    assert len(scene.stage.starts("first")) == 2
+
+
+def test_it_is_rejected_and_requeued_but_was_acknowledged(scene: Scene, pool: str) -> None:
+    """Then there is nothing to put back; Celery drops it."""
+    line = Line(scene, "early", "requeue")
+    scene.stage.open("first")
+    line.one_goes_on()
+    assert len(scene.stage.starts("first")) == 1

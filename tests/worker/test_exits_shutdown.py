@@ -1,0 +1,140 @@
+"""A worker that goes, in whatever way, leaves no slot behind: others go on with its line.
+
+Each test has workers of its own, with a short lease. The first worker holds the key when it is ended; the second, which
+consumes the same queue, goes on: at once after a clean leave, within lease + 2 s of a SIGKILL.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+from celery import states
+
+from tests.waiting import wait_until
+from tests.worker.harness import Scene, Worker
+from tests.worker.lines import Line
+
+BOTH = ("prefork", "threads")
+LEASE = 2.0
+TAKEN_OVER = LEASE + 2.0
+NOTICED = 12.0
+"""Seconds in which Celery notices that a process of its pool has ended: it looks every five."""
+
+
+@pytest.fixture(params=["early", "late"])
+def acks(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def two_workers(scene: Scene, pool: str, task: str, **conf: Any) -> tuple[Worker, Worker, Line]:
+    """One that runs the first task and another that will run what comes after."""
+    scene.configure(limits_lease=LEASE, limits_forget=3.0, **conf)
+    both = [scene.launch(pool), scene.launch(pool)]
+    for worker in both:
+        worker.wait_ready()
+    line = Line(scene, task)
+    where = scene.stage.starts("first")[0].more["worker"]
+    goes, stays = sorted(both, key=lambda worker: worker.name != where)
+    return goes, stays, line
+
+
+def lease_of(scene: Scene, worker: Worker) -> float:
+    """When the worker's lease lapses, in seconds; 0 when it has none."""
+    client: Any = scene.limits.store.client
+    found = client.zrange(f"{scene.limits.store.prefix}leases", 0, -1, withscores=True)
+    return max((score / 1e6 for name, score in found if name.decode().startswith(f"{worker.name}/")), default=0.0)
+
+
+def redeliver(scene: Scene) -> None:
+    """What kombu does when the visibility timeout of a dead worker's messages has passed."""
+    with scene.app.connection_for_read() as connection:
+        channel = connection.default_channel
+        channel.visibility_timeout = 0
+        channel.qos.restore_visible(num=100)
+
+
+@pytest.mark.parametrize("pool", [*BOTH, "gevent", "eventlet", "solo"])
+def test_warm_shutdown_waits_for_the_body_and_keeps_the_lease(scene: Scene, pool: str, acks: str) -> None:
+    """S8."""
+    goes, _, line = two_workers(scene, pool, acks)
+    goes.signal(signal.SIGTERM)
+    goes.wait_for_log("Warm shutdown")
+    until = lease_of(scene, goes)
+    if pool != "solo":  # its body stops the event loop, so there is nothing to see until it ends
+        wait_until(lambda: lease_of(scene, goes) > until + LEASE, "the lease is renewed while the pool drains")
+    assert not scene.stage.starts("second")
+    scene.stage.open("first")
+    line.one_goes_on(within=TAKEN_OVER)
+    assert goes.wait_gone() == 0
+    line.first.get()
+    assert lease_of(scene, goes) == 0
+
+
+@pytest.mark.parametrize("pool", BOTH)
+def test_cold_shutdown(scene: Scene, pool: str, acks: str) -> None:
+    goes, _, line = two_workers(scene, pool, acks)
+    goes.signal(signal.SIGQUIT)
+    if pool == "threads":  # nobody can end a thread
+        scene.stage.open("first")
+    line.one_goes_on(within=TAKEN_OVER)
+    goes.wait_gone()
+    if acks == "late":
+        line.first.get()
+
+
+def test_soft_shutdown(scene: Scene, acks: str) -> None:
+    goes, _, line = two_workers(scene, "prefork", acks, worker_soft_shutdown_timeout=1.0)
+    goes.signal(signal.SIGQUIT)
+    line.one_goes_on(within=1.0 + TAKEN_OVER)
+    goes.wait_gone()
+    if acks == "late":
+        line.first.get()
+
+
+@pytest.mark.parametrize("pool", [*BOTH, "solo"])
+def test_killed(scene: Scene, pool: str, acks: str) -> None:
+    """A pool child goes with its parent, so that it does not run on into another's slot."""
+    goes, _, line = two_workers(scene, pool, acks)
+    goes.signal(signal.SIGKILL)
+    line.one_goes_on(within=TAKEN_OVER)
+    goes.wait_gone()
+    if acks == "late" or pool == "solo":  # whose body stops the loop that would have acknowledged early
+        redeliver(scene)
+        line.first.get()
+        assert len(scene.stage.starts("first")) == 2
+
+
+def test_out_of_memory(scene: Scene, acks: str) -> None:
+    """Celery ends a worker whose child reports a MemoryError, as far as it can: the test makes sure."""
+    scene.configure(limits_lease=LEASE, limits_forget=3.0)
+    goes = scene.start("prefork")
+    line = Line(scene, acks, "memory")
+    scene.start("prefork")
+    scene.stage.open("first")
+    line.one_goes_on(within=TAKEN_OVER, in_turn=False)
+    goes.kill()
+    line.first.wait(states.FAILURE if acks == "early" else states.SUCCESS)
+
+
+def test_max_tasks_per_child(scene: Scene, acks: str) -> None:
+    scene.configure()
+    scene.start("prefork", "--max-tasks-per-child", "1")
+    line = Line(scene, acks)
+    scene.stage.open("first")
+    line.one_goes_on(within=NOTICED)
+    line.first.get()
+    assert len({entry.pid for entry in scene.stage.starts()}) == 3
+
+
+def test_pool_restart(scene: Scene, acks: str) -> None:
+    """Each process ends when it has finished what it runs."""
+    scene.configure(worker_pool_restarts=True)
+    worker = scene.start("prefork")
+    line = Line(scene, acks)
+    assert scene.app.control.pool_restart(reply=True, timeout=5, destination=[worker.name])
+    scene.stage.open("first")
+    line.one_goes_on(within=NOTICED)
+    line.first.get()
+    assert len({entry.pid for entry in scene.stage.starts()}) == 3

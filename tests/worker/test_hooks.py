@@ -1,0 +1,113 @@
+"""What we rely on in Celery and kombu, named one by one: a new version that changes one fails here, and says which."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.app.amqp import AMQP
+from celery.app.control import Control
+from celery.concurrency.base import BasePool
+from celery.concurrency.prefork import TaskPool as Prefork
+from celery.concurrency.thread import TaskPool as Threads
+from celery.worker import WorkController, components, state
+from celery.worker.consumer import Consumer
+from celery.worker.request import Request
+from kombu import messaging
+
+import celery_limits
+from celery_limits import hooks
+from celery_limits.worker.steps import LimitsStep, QueueMarks
+
+TAKES: list[tuple[Callable[..., Any], tuple[str, ...]]] = [
+    (WorkController._process_task, ("self", "req")),
+    (WorkController._process_task_sem, ("self", "req")),
+    (Request.on_accepted, ("self", "pid", "time_accepted")),
+    (Request.on_timeout, ("self", "soft", "timeout")),
+    (Request.acknowledge, ("self",)),
+    (Request.reject, ("self", "requeue")),
+    (Request.revoked, ("self",)),
+    (Request._announce_revoked, ("self", "reason", "terminated", "signum", "expired")),
+    (Consumer.call_soon, ("self", "p")),
+    (messaging.Consumer._basic_consume, ("self", "queue", "consumer_tag", "no_ack", "nowait")),
+    (messaging.Consumer._receive_callback, ("self", "message")),
+    (messaging.Consumer._add_tag, ("self", "queue", "consumer_tag")),
+    (AMQP._create_task_sender, ("self",)),
+    (Control.revoke, ("self", "task_id")),
+    (Control.revoke_by_stamped_headers, ("self", "headers")),
+    (state.task_ready, ("request",)),
+]
+
+
+@pytest.mark.parametrize(("function", "expected"), TAKES, ids=lambda value: getattr(value, "__qualname__", ""))
+def test_it_takes_what_we_pass(function: Callable[..., Any], expected: tuple[str, ...]) -> None:
+    names = tuple(inspect.signature(function).parameters)
+    assert names[: len(expected)] == expected, f"{function.__qualname__} takes {names} now"
+
+
+def test_a_request_accepts_attributes_of_ours() -> None:
+    assert "__dict__" in dir(Request), "exits.Holding and gate.Gate put their hooks on the request itself"
+
+
+def test_the_pool_tells_apart_who_queues_by_itself() -> None:
+    assert (Prefork.uses_semaphore, Threads.uses_semaphore, BasePool.uses_semaphore) == (True, False, False)
+
+
+def test_the_worker_hands_requests_over_through_an_attribute_that_can_be_replaced() -> None:
+    source = inspect.getsource(components.Pool.create)
+    assert "w.process_task = w._process_task" in source
+    assert "self._process_task" in inspect.getsource(WorkController._process_task_sem)
+
+
+def test_our_step_starts_before_the_pool_and_so_stops_after_it() -> None:
+    app = Celery(set_as_current=False)
+    assert LimitsStep in components.Pool.requires
+    assert LimitsStep in app.steps["worker"]
+    assert QueueMarks in app.steps["consumer"]
+
+
+def test_the_result_is_stored_before_task_postrun() -> None:
+    source = inspect.getsource(__import__("celery.app.trace", fromlist=["build_tracer"]).build_tracer)
+    assert source.index("mark_as_done") < source.index("send_postrun(sender")
+
+
+def test_installing_twice_does_nothing() -> None:
+    before = Celery.__init__, Celery.finalize, AMQP._create_task_sender, Control.revoke
+    hooks.install()
+    assert (Celery.__init__, Celery.finalize, AMQP._create_task_sender, Control.revoke) == before
+
+
+def test_the_worker_has_our_flags() -> None:
+    app = Celery(set_as_current=False)
+    flags = {name for option in app.user_options["worker"] for name in option.opts}
+    assert {"--limits-store", "--limits-lease"} <= flags
+
+
+def test_an_app_that_was_made_before_the_import_is_limited_too() -> None:
+    script = """
+from celery import Celery
+app = Celery("early", broker="memory://")
+app.amqp.send_task_message
+import celery_limits
+from celery_limits.worker.steps import LimitsStep
+assert LimitsStep in app.steps["worker"]
+@app.task(name="t", limits=[celery_limits.Concurrency("k", 1)])
+def t(): pass
+app.tasks["t"].delay()
+with app.connection() as connection:
+    assert "limits" in app.amqp.queues["celery"](connection.default_channel).get(no_ack=True).headers
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_public_surface_is_what_the_design_says() -> None:
+    for name in ("Concurrency", "FloatingConcurrency", "RateLimit", "Limits"):
+        assert name in celery_limits.__all__
+    for verb in ("status", "explain", "resize", "reset", "pause", "resume", "cancel", "audit"):
+        assert callable(getattr(celery_limits.Limits, verb))

@@ -1,0 +1,378 @@
+"""On RabbitMQ, with the store in a Redis: parked messages go back through the outbox, published with confirm.
+
+Two workers serve the tests of a kind of queue, classic or quorum; a test that ends workers has its own. The bodies'
+ledger says what ran. After each test the store is empty, the audit finds nothing, and no message is in any queue.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import states
+from kombu import Connection
+from kombu.message import Message
+
+from celery_limits import Concurrency, RateLimit
+from celery_limits.chain import ConcurrencyLink
+from celery_limits.store.outcomes import Claimed, Parked
+from celery_limits.wire import Header, ticket_in
+from celery_limits.worker.envelope import pack
+from tests.rabbit_node import RabbitNode, must_run, why_not
+from tests.redis_server import RedisServer
+from tests.waiting import wait_until
+from tests.worker.harness import Scene
+from tests.worker.lines import Line
+from tests.worker.rabbit import EXCHANGES, KINDS, Holder, Pair, Rabbit, conf_of, own_queue
+
+LEASE = 2.0
+RECONNECTED = 10.0
+RESTARTED = 20.0
+CLAIM = 0.2
+"""Seconds that a claim lasts whose claimer dies."""
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[RabbitNode]:
+    if reason := why_not():
+        (pytest.fail if must_run() else pytest.skip)(reason)
+    with RabbitNode() as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def pairs(node: RabbitNode, app_and_conf: tuple[Any, dict[str, Any]], broker: RedisServer, stages: Path) -> Any:
+    found = {kind: Pair({**app_and_conf[1], **conf_of(kind, node, broker)}, stages) for kind in KINDS}
+    yield found
+    for pair in found.values():
+        pair.tell_to_stop()
+    for pair in found.values():
+        pair.stop()
+
+
+@pytest.fixture(params=KINDS)
+def rabbit(request: pytest.FixtureRequest, scene: Scene, node: RabbitNode, pairs: dict[str, Pair]) -> Iterator[Rabbit]:
+    """Turns `scene` to RabbitMQ, with the two workers of a kind."""
+    pair = pairs[request.param]
+    scene.configure(**pair.conf)
+    scene.queue = request.param
+    rabbit = Rabbit(node, pair)
+    with Connection(node.url) as connection:
+        for queue in scene.app.amqp.queues.values():
+            queue(connection.default_channel).declare()
+            queue(connection.default_channel).purge()
+    pair.start()
+    yield rabbit
+    if getattr(request.node, "worker_test_failed", False):
+        scene.stage.open_all()
+        print(pair.logs)
+        pair.tell_to_stop()
+        pair.stop()
+        return
+    scene.wait_quiet()
+    for name in pair.conf["task_queues"]:
+        wait_until(lambda name=name: rabbit.waiting_in(name) == 0, f"nothing is left in {name!r}")  # type: ignore[misc]
+
+
+@pytest.fixture(params=["early", "late"])
+def acks(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+# -- the flow ----------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_runs_everything_once_and_never_over(scene: Scene, rabbit: Rabbit, acks: str) -> None:
+    scene.sizes[scene.key] = 2
+    limits = [Concurrency(f"{scene.key}:first", 3), RateLimit(f"{scene.key}:rate", "50/s"), Concurrency(scene.key, 2)]
+    sent = [scene.send(f"{acks}.quick", f"n{i}", limits=limits) for i in range(24)]
+    for call in sent:
+        call.get()
+    assert sorted(scene.stage.names()) == sorted(f"n{i}" for i in range(24))
+
+
+def test_in_turn_and_by_priority(scene: Scene, rabbit: Rabbit, acks: str) -> None:
+    line = Line(scene, acks)
+    urgent = scene.send(acks, "urgent", priority=9)
+    scene.wait_parked(3)
+    scene.stage.open("first")
+    scene.wait_started("urgent")
+    scene.stage.open_all()
+    for call in (line.first, urgent, line.second, line.third):
+        call.get()
+    assert list(scene.stage.names()) == ["first", "urgent", "second", "third"]
+
+
+@pytest.mark.parametrize("rabbit", ["classic"], indirect=True)
+@pytest.mark.parametrize("pool", ["threads", "gevent"])
+def test_in_other_pools(scene: Scene, rabbit: Rabbit, pool: str) -> None:
+    """There the body, the lease's thread and the event loop all may work off the outbox, over one connection."""
+    scene.configure(**own_queue(scene, rabbit))
+    scene.queue = scene.key
+    scene.start(pool)
+    line = Line(scene, "late")
+    scene.stage.open("first")
+    line.one_goes_on()
+    sent = [scene.send("late.quick", f"n{i}") for i in range(16)]
+    for call in sent:
+        call.get()
+    assert len(scene.stage.starts()) == 19
+
+
+# -- what goes back, and where to --------------------------------------------------------------------------------
+
+WIRE: dict[str, Any] = {
+    "priority": 7,
+    "reply_to": "answers",
+    "correlation_id": "the-tenth-of-its-kind",
+    "message_id": "m-1",
+    "app_id": "shop",
+    "type": "order",
+    "user_id": "guest",
+    "timestamp": 1_700_000_000,
+    "expiration": 90.001,
+    "headers": {
+        "custom": {"nested": [1, 2.5, None, True, -(2**40)], "text": "za\u017c\u00f3\u0142\u0107"},
+        "when": datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone.utc),
+        "blob": b"\x00\xff\xfe",
+    },
+}
+
+
+@pytest.mark.parametrize(("exchange", "compression"), zip(EXCHANGES, (None, "zlib"), strict=True))
+def test_it_goes_back_unchanged_to_the_one_queue_it_came_from(
+    scene: Scene, rabbit: Rabbit, exchange: str, compression: str | None
+) -> None:
+    """The exchange has put a copy into a second queue, which nobody consumes: that one is what it looked like."""
+    left, right = (f"{scene.queue}-{exchange}-{side}" for side in ("left", "right"))
+    names = [worker.name for worker in rabbit.pair.start()]
+    holder = Holder(scene)
+    through: dict[str, Any] = {
+        "queue": None,
+        "exchange": f"{scene.queue}-{exchange}",
+        "routing_key": "go.on",
+        "compression": compression,
+    }
+    sent = scene.send("early.quick", "it", "\u017c\u00f3\u0142\u0107", **through, **WIRE)
+    scene.wait_parked()
+    assert len(scene.app.control.cancel_consumer(left, destination=names, reply=True)) == 2
+    holder.let_go()
+
+    back, original = rabbit.look(left), rabbit.look(right)
+    assert back.body == original.body
+    theirs, ours = (dict(message.properties.pop("application_headers")) for message in (original, back))
+    assert back.properties == original.properties
+    walked, before = ours.pop("limits"), theirs.pop("limits")
+    assert ours == theirs
+    assert (walked["ticket"], walked["links"]) == (ticket_in(before["ticket"], left), before["links"])
+    assert (walked["at"], walked["held"]) == (1, [scene.key])
+    assert rabbit.waiting_in(right) == 1
+
+    assert len(scene.app.control.add_consumer(left, destination=names, reply=True)) == 2
+    assert sent.get() == "\u017c\u00f3\u0142\u0107"
+    assert len(scene.stage.starts()) == 1
+    assert rabbit.purge(right) == 1
+
+
+@pytest.mark.parametrize("rabbit", ["classic"], indirect=True)
+def test_each_copy_of_a_fanout_runs_as_it_would_without_limits(scene: Scene, rabbit: Rabbit) -> None:
+    right, names = f"{scene.queue}-fanout-right", [worker.name for worker in rabbit.pair.start()]
+    scene.app.control.add_consumer(right, destination=names, reply=True)
+    try:
+        scene.send("early", "it", queue=None, exchange=f"{scene.queue}-fanout", routing_key="go.on")
+        scene.wait_started("it")
+        scene.send("plain", "a task that passes behind both copies").get()
+        scene.stage.open_all()
+        scene.wait_started("it", times=2, within=3)
+    finally:
+        scene.app.control.cancel_consumer(right, destination=names, reply=True)
+
+
+def test_a_queue_that_is_gone_loses_nothing(scene: Scene, node: RabbitNode, pairs: dict[str, Pair]) -> None:
+    """The broker would confirm a message that it can't route; it stays in the outbox until there is such a queue."""
+    scene.configure(**{**pairs["classic"].conf, "limits_namespace": scene.key, "task_queues": None})
+    holder, queue, links = Holder(scene), f"{scene.key}-gone", (ConcurrencyLink(key=scene.key, limit=1),)
+    header = Header(ticket="it.1", links=links)
+    message = Message(body=b"[[], {}, {}]", content_type="application/json", content_encoding="utf-8")
+    packed, cut = pack(message, queue, header)
+    store, outbox = scene.limits.store, scene.limits.outbox
+    assert isinstance(store.admit("it.1", links, holder.name, delivery="2", message=packed, cut=cut), Parked)
+    holder.let_go()
+    claimed = store.claim()
+    assert outbox._finish_all(claimed) == []
+    with Connection(node.url) as connection:
+        connection.default_channel.queue_declare(queue)
+        assert outbox._finish_all(claimed) == list(claimed)
+        assert connection.default_channel.queue_delete(queue) == 1
+    store.settle(claimed)
+    store.settle(store.cancel("it").ended)
+    store.listen(1)  # there is no worker to hear the bell
+
+
+# -- a crash at every step of the outbox -------------------------------------------------------------------------
+
+BOTH = pytest.mark.parametrize(("rabbit", "acks"), [("classic", "early"), ("quorum", "late")], indirect=True)
+
+
+class Crash:
+    """A task parked behind a holder, workers that stand still, and a test that works off the outbox and dies."""
+
+    def __init__(self, scene: Scene, rabbit: Rabbit, task: str) -> None:
+        self.scene, self.rabbit = scene, rabbit
+        holder = Holder(scene)
+        self.sent = scene.send(task, "it")
+        scene.wait_parked()
+        rabbit.pair.stand_still()
+        holder.let_go()
+
+    def claim(self) -> Claimed:
+        store = self.scene.limits.store
+        (entry,) = wait_until(lambda: store.claim(settle_within=CLAIM), "the entry can be claimed")
+        return entry
+
+    def others_go_on(self) -> None:
+        self.rabbit.pair.go_on()
+
+    def ran_once(self) -> None:
+        scene = self.scene
+        self.sent.get()
+        scene.send("plain", "a task that passes after it").get()
+        scene.wait_quiet()
+        assert len(scene.stage.starts("it")) == 1
+
+
+def test_a_forked_child_does_not_wait_for_its_parent(scene: Scene) -> None:
+    """A pool forks whenever a child must be replaced, also while the parent's thread works off the outbox."""
+    lock = scene.limits.outbox._lock
+    with lock:
+        if (child := os.fork()) == 0:
+            os._exit(0 if scene.limits.outbox._lock.acquire(timeout=1) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@BOTH
+def test_claimed_and_died(scene: Scene, rabbit: Rabbit, acks: str) -> None:
+    crash = Crash(scene, rabbit, f"{acks}.quick")
+    crash.claim()
+    crash.others_go_on()
+    crash.ran_once()
+
+
+@BOTH
+def test_published_and_died_before_it_settled(scene: Scene, rabbit: Rabbit, acks: str) -> None:
+    """Both copies are in the queue when the first is picked up; while it runs, the second must not."""
+    crash = Crash(scene, rabbit, acks)
+    rabbit.publish(crash.claim())
+    rabbit.publish(crash.claim())
+    crash.others_go_on()
+    scene.wait_started("it")
+    scene.send("plain", "a task that passes behind both copies").get()
+    assert rabbit.waiting_in(scene.queue) == 0
+    scene.stage.open("it")
+    crash.ran_once()
+
+
+@BOTH
+def test_published_again_when_it_has_run(scene: Scene, rabbit: Rabbit, acks: str) -> None:
+    """The claimer was only slow: its copy, and its settling, come when all is over."""
+    crash = Crash(scene, rabbit, f"{acks}.quick")
+    slow = crash.claim()
+    rabbit.publish(crash.claim())
+    crash.others_go_on()
+    scene.wait_ended("it")
+    rabbit.publish(slow)
+    scene.limits.store.settle([slow])
+    crash.ran_once()
+
+
+# -- ended while it waits ----------------------------------------------------------------------------------------
+
+
+def test_revoked_while_parked(scene: Scene, rabbit: Rabbit, acks: str) -> None:
+    line = Line(scene, acks)
+    scene.app.control.revoke(line.second.id)
+    line.second.wait(states.REVOKED)
+    scene.stage.open_all()
+    line.third.get()
+    line.first.get()
+    assert list(scene.stage.names()) == ["first", "third"]
+
+
+def test_revoked_between_outbox_and_queue(scene: Scene, rabbit: Rabbit) -> None:
+    """The message is published already, but not picked up: the copy that comes is refused."""
+    crash = Crash(scene, rabbit, "late.quick")
+    rabbit.publish(crash.claim())
+    scene.app.control.revoke(crash.sent.id)
+    crash.others_go_on()
+    crash.sent.wait(states.REVOKED)
+    scene.send("plain", "a task that passes after it").get()
+    assert not scene.stage.starts("it")
+
+
+def test_expired_while_parked(scene: Scene, rabbit: Rabbit, acks: str) -> None:
+    first = scene.send(acks, "first")
+    scene.wait_started("first")
+    second = scene.send(acks, "second", expires=0.5)
+    scene.wait_parked()
+    second.wait(states.REVOKED)
+    third = scene.send(acks, "third")
+    scene.stage.open_all()
+    third.get()
+    first.get()
+    assert list(scene.stage.names()) == ["first", "third"]
+
+
+# -- the broker, or the worker, goes -----------------------------------------------------------------------------
+
+
+def test_connections_lost_while_a_body_runs(scene: Scene, rabbit: Rabbit, acks: str) -> None:
+    """What the broker delivers again is the spare of the one that runs, and is dropped when that ends."""
+    line = Line(scene, acks)
+    rabbit.node.close_connections()
+    if acks == "late":
+        wait_until(lambda: has_spare(scene, line.first.id), "the message that came again is kept as a spare")
+    scene.stage.open("first")
+    line.first.get()
+    line.one_goes_on(within=RECONNECTED)
+    assert sorted(scene.stage.names()) == ["first", "second", "third"]
+
+
+def has_spare(scene: Scene, task_id: str) -> bool:
+    return any(found == task_id for found, _ in scene.limits.store.messages())
+
+
+@pytest.mark.parametrize("rabbit", ["classic"], indirect=True)
+def test_the_broker_restarts_while_bodies_run(scene: Scene, rabbit: Rabbit) -> None:
+    """Those in line are in the store. What must go back to the broker waits in the outbox until it is up again."""
+    line = Line(scene, "early")
+    rabbit.node.stop()
+    scene.stage.open("first")
+    scene.wait_ended("first")
+    rabbit.node.start()
+    line.first.get()
+    line.one_goes_on(within=RESTARTED)
+    assert sorted(scene.stage.names()) == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("rabbit", ["quorum"], indirect=True)
+def test_a_killed_worker_s_task_runs_elsewhere_under_the_limit(scene: Scene, rabbit: Rabbit) -> None:
+    """The broker delivers it again at once, when the store does not know yet that its worker is dead."""
+    scene.configure(**own_queue(scene, rabbit), limits_lease=LEASE)
+    scene.queue = scene.key
+    goes, stays = scene.launch("prefork"), scene.launch("prefork")
+    goes.wait_ready()
+    stays.wait_ready()
+    line = Line(scene, "late")
+    (victim,) = [worker for worker in (goes, stays) if worker.name == scene.stage.starts("first")[0].more["worker"]]
+    victim.signal(signal.SIGKILL)
+    victim.wait_gone()
+    scene.wait_started("first", times=2, within=LEASE + 4)
+    scene.stage.open_all()
+    for call in (line.first, line.second, line.third):
+        call.get()
+    assert sorted(scene.stage.names()) == ["first", "first", "second", "third"]

@@ -1,0 +1,45 @@
+"""`celery_limits.testing`, used as its docstring says, with Celery's own in-process worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+
+from celery_limits import Concurrency, Limits
+
+pytest_plugins = ["celery_limits.testing"]
+InStore = Callable[[Any], AbstractContextManager[Limits]]
+
+
+@pytest.fixture
+def app() -> Celery:
+    app = Celery("shop", broker="memory://", backend="cache+memory://")
+
+    @app.task(shared=False, name="ship", limits=[Concurrency("tenant:{tenant}", 1)])
+    def ship(tenant: int) -> int:
+        return tenant
+
+    return app
+
+
+def test_a_limited_task_runs_and_leaves_nothing(app: Celery, limited_app: InStore) -> None:
+    with limited_app(app) as limits, start_worker(app, pool="solo", perform_ping_check=False):
+        assert app.tasks["ship"].delay(42).get(timeout=20) == 42
+        assert limits.status("tenant:42").running == 0
+
+
+def test_what_is_left_fails_the_test(app: Celery, limited_app: InStore) -> None:
+    with pytest.raises(AssertionError, match="left in the limit store"), limited_app(app) as limits:
+        limits.store.beat("a worker that never leaves")
+
+
+def test_the_apps_own_configuration_is_back_afterwards(app: Celery, limited_app: InStore) -> None:
+    with limited_app(app) as limits:
+        assert limits.settings.namespace.startswith("test.")
+    assert limits.settings.namespace == "celery"
+    assert limits.settings.store_url is None
