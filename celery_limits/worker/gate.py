@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
@@ -22,7 +23,19 @@ from celery_limits.chain import Link
 from celery_limits.errors import LimitError
 from celery_limits.publish import MAPS, links_of
 from celery_limits.store import Store, StoreBroken, StoreError
-from celery_limits.store.outcomes import Admitted, Corrupt, Discarded, Duplicate, Expired, Full, Lost, Parked, Revoked
+from celery_limits.store.outcomes import (
+    QUIET,
+    Admitted,
+    Corrupt,
+    Discarded,
+    Duplicate,
+    Expired,
+    Full,
+    Lost,
+    Parked,
+    Refresh,
+    Revoked,
+)
 from celery_limits.store.policy import microseconds
 from celery_limits.wire import HEADER, Header, derived_ticket, read_header, ticket_in
 
@@ -91,7 +104,16 @@ def queue_of(request: Any) -> str:
 class Gate:
     """Stands in for `worker._process_task`."""
 
-    def __init__(self, worker: Any, store: Store, lease: Lease, ledger: Ledger, releaser: Releaser) -> None:
+    def __init__(
+        self,
+        worker: Any,
+        store: Store,
+        lease: Lease,
+        ledger: Ledger,
+        releaser: Releaser,
+        on_refresh: Callable[[Refresh], Any],
+    ) -> None:
+        self._on_refresh = on_refresh
         self._worker, self._store, self._lease = worker, store, lease
         self._ledger, self._releaser = ledger, releaser
         self._hand_over = worker._process_task
@@ -143,7 +165,7 @@ class Gate:
         except StoreBroken as error:
             return self._fail(request, error)
         except StoreError as error:
-            logger.error("limits: %s[%s] waits for the store: %s", request.name, request.id, error)
+            self._lease.doubt(error)
             return self._put_off(request, plan)
 
     def _ask(self, request: Any, plan: Plan) -> bool:
@@ -169,9 +191,13 @@ class Gate:
             if self._ledger.is_pending(ticket):
                 self._ledger.close(ticket)
             raise
+        after = getattr(outcome, "after", QUIET)
+        for asked in after.refreshes:
+            self._on_refresh(asked)
         if isinstance(outcome, Admitted):
             self._hold(request, plan, worker, outcome.fence)
             return True
+        self._releaser.follow_up(after)
         if self._ledger.is_pending(ticket):
             self._ledger.close(ticket)
         return self._not_now(request, plan, outcome)

@@ -62,8 +62,14 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether the store still counts this worker as alive, as far as this side can know."""
-        return time.monotonic() < self._good_until
+        """Whether the store still counts this worker as alive, and answers, as far as this side can know."""
+        return self._reachable and time.monotonic() < self._good_until
+
+    def doubt(self, error: StoreError) -> None:
+        """Somebody else could not reach the store. Nobody need try before this thread has reached it again."""
+        if self._reachable:
+            self._reachable = False
+            logger.error("limits: the store can't be reached: %s Limited tasks wait until it is back.", error)
 
     def start(self) -> None:
         """Takes the lease and renews it until `stop`. A store that is away is waited for."""
@@ -140,9 +146,7 @@ class Lease:
         return NAP if after.due_in is None else min(NAP, after.due_in)
 
     def _went_away(self, error: StoreError) -> None:
-        if self._reachable:
-            self._reachable = False
-            logger.error("limits: the store can't be reached: %s Limited tasks wait until it is back.", error)
+        self.doubt(error)
         if not self._losing and time.monotonic() > self._good_until - self._seconds / BEATS:
             self._losing = True
             self._on_losing()

@@ -22,6 +22,7 @@ from celery.worker.state import active_requests
 
 from celery_limits.app import Limits
 from celery_limits.errors import LimitError
+from celery_limits.store.outcomes import Refresh
 from celery_limits.wire import HEADER
 
 from .exits import Ledger, Releaser
@@ -64,18 +65,21 @@ class LimitsStep(bootsteps.StartStopStep):
     def _install(self, worker: Any) -> None:
         limits, ledger = self.limits, Ledger()
         store, releaser = limits.store, limits.releaser
+        seconds = limits.settings.refresh_timeout
+
+        def refresh(asked: Refresh) -> None:
+            worker.consumer.call_soon(hand_to_pool, worker.consumer, lease.worker, asked, seconds)
+
         lease = self.lease = Lease(
             worker.hostname,
             store,
             ledger,
             Releaser(store, Outbox(limits.app, store)),  # its own: a pool child is forked while its thread works
-            on_refresh=lambda asked: worker.consumer.call_soon(
-                hand_to_pool, worker.consumer, lease.worker, asked, limits.settings.refresh_timeout
-            ),
+            on_refresh=refresh,
             on_back=lambda: gate.come_back(),  # noqa: PLW0108  (made below)
             on_losing=partial(_end_bodies, worker, limits),
         )
-        gate = Gate(worker, store, lease, ledger, releaser)
+        gate = Gate(worker, store, lease, ledger, releaser, refresh)
         worker._process_task = worker.limits_gate = gate
         _extend_banner(worker, limits)
 

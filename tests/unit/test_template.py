@@ -228,7 +228,7 @@ class TestValues:
                 [1],
                 (1,),
                 {1},
-                object(),
+                pytest.param(object(), id="an object"),
                 Colour.NOTHING,
                 Colour,
                 len,

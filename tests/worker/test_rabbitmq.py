@@ -144,7 +144,7 @@ WIRE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("exchange", "compression"), zip(EXCHANGES, (None, "zlib"), strict=True))
+@pytest.mark.parametrize(("exchange", "compression"), list(zip(EXCHANGES, (None, "zlib"), strict=True)))
 def test_it_goes_back_unchanged_to_the_one_queue_it_came_from(
     scene: Scene, rabbit: Rabbit, exchange: str, compression: str | None
 ) -> None:
