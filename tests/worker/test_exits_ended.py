@@ -10,7 +10,7 @@ import os
 import signal
 
 import pytest
-from celery import states
+from celery import VERSION, states
 
 from tests.worker.harness import Scene
 from tests.worker.lines import Line
@@ -151,6 +151,7 @@ def test_its_process_is_killed_and_it_is_requeued(scene: Scene) -> None:
     assert len(scene.stage.starts("first")) == 2
 
 
+@pytest.mark.skipif(VERSION < (5, 7), reason="retry_on_worker_lost came with Celery 5.7")
 def test_its_process_is_killed_and_it_is_retried(scene: Scene, acks: str) -> None:
     """`retry_on_worker_lost`: a new message, in its own turn."""
     scene.share("prefork")
@@ -167,4 +168,5 @@ def test_it_ends_its_process(scene: Scene, acks: str, how: str) -> None:
     line = Line(scene, acks, how)
     scene.stage.open("first")
     line.one_goes_on(within=NOTICED)
-    line.first.wait(states.FAILURE)
+    if how == "die" or VERSION >= (5, 7):  # before, Celery leaves a body that exits without a result
+        line.first.wait(states.FAILURE)
