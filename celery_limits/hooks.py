@@ -120,23 +120,22 @@ def _stamping_sender(original: Any, amqp: Any) -> Any:
 
 def _revoke(original: Any, control: Any, task_id: Any, *args: Any, **kwargs: Any) -> Any:
     """What waits in the store is ended there, at once and without a worker; workers are told as always."""
-    _cancel(control.app, task_id if isinstance(task_id, (list, tuple, set)) else [task_id])
+    _cancel(control.app, lambda _: task_id if isinstance(task_id, (list, tuple, set)) else [task_id])
     return original(control, task_id, *args, **kwargs)
 
 
 def _revoke_by_stamps(original: Any, control: Any, headers: Any, *args: Any, **kwargs: Any) -> Any:
-    limits = Limits(control.app)
-    if limits.in_use:
-        _cancel(control.app, limits.waiting_with_stamps(headers))
+    _cancel(control.app, lambda limits: limits.waiting_with_stamps(headers))
     return original(control, headers, *args, **kwargs)
 
 
-def _cancel(app: Any, task_ids: Any) -> None:
+def _cancel(app: Any, task_ids: Callable[[Limits], Any]) -> None:
+    """A store that is away must not keep the workers from being told."""
     limits = Limits(app)
     if not limits.in_use:
         return
     try:
-        for task_id in task_ids:
+        for task_id in task_ids(limits):
             limits.cancel(task_id)
     except StoreError as error:
         logger.warning("limits: could not cancel in the store: %s; workers that get the task refuse it", error)

@@ -220,3 +220,10 @@ def test_settings_may_come_with_a_prefix_as_in_django() -> None:
         type("settings", (), {"CELERY_LIMITS_NAMESPACE": "shop", "CELERY_LIMITS_LEASE": 5}), namespace="CELERY"
     )
     assert (Limits(app).settings.namespace, Limits(app).settings.lease) == ("shop", 5)
+
+
+@pytest.mark.parametrize("how", ["revoke", "revoke_by_stamped_headers"])
+def test_a_store_that_is_away_does_not_keep_workers_from_being_told(app: Any, how: str) -> None:
+    app.conf.limits_store_url = "redis://127.0.0.1:1/0"
+    told = getattr(app.control, how)("an-id" if how == "revoke" else {"stamp": "value"}, reply=True, timeout=0.01)
+    assert told in ([], None), "nobody is there to answer, and that is all"
