@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.redis_server import RedisServer, find_servers
+
+# How long an example takes is the machine's affair.
+settings.register_profile("ours", deadline=None)
+settings.load_profile("ours")
 
 _SERVERS = find_servers()
 _NONE = "none"
