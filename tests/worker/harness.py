@@ -26,6 +26,9 @@ from tests.worker.stage import Entry, Stage, is_alive
 
 __all__ = ["LEASE", "Scene", "Sent", "Worker", "Workers", "leftovers"]
 
+OURS = os.environ.get("LIMITS_TEST_TRANSPORT", "")
+"""`limits+` to run the tests on our own transport."""
+
 LEASE = 30.0
 """Of shared workers. Long, so that what happens soon after an end was not brought about by a beat."""
 ROOT = Path(__file__).parents[2]
@@ -283,6 +286,13 @@ class Scene:
             raise AssertionError(f"left behind: {self.left()}") from None
         assert self.limits.audit() == []
 
+    def forget_revoked(self, task_id: str) -> None:
+        """What time would do, and a test need not wait for."""
+        store = self.limits.store
+        client: Any = store.client
+        client.zrem(f"{store.prefix}alarms", f"cancelled|{task_id}")
+        client.delete(f"{store.prefix}cancelled:{task_id}")
+
     def left(self) -> list[str]:
         """What is left in the store, and deliveries that nobody acknowledged."""
         client: Any = self.limits.store.client
@@ -292,7 +302,7 @@ class Scene:
 def app_on(server: RedisServer, stages: Path) -> tuple[Any, dict[str, Any]]:
     """An app on this server, broker and store in one database and results in another; and its configuration."""
     conf = {
-        "broker_url": f"redis+socket://{server.socket}",
+        "broker_url": f"{OURS}redis+socket://{server.socket}",
         "result_backend": f"redis+socket://{server.socket}?virtual_host=1",
         "stage": str(stages),
         "limits_lease": LEASE,

@@ -58,7 +58,7 @@ def test_expired_while_parked(scene: Scene, acks: str, pool: str) -> None:
 
 @pytest.mark.parametrize("pool", ALL)
 def test_revoked_and_expired_before_a_worker_is_up(scene: Scene, pool: str) -> None:
-    scene.configure()
+    scene.configure(limits_remember=3600.0)  # however long the worker takes to start
     revoked = scene.send("late", "revoked")
     expired = scene.send("late", "expired", expires=0.001)
     scene.app.control.revoke(revoked.id)
@@ -68,6 +68,7 @@ def test_revoked_and_expired_before_a_worker_is_up(scene: Scene, pool: str) -> N
     revoked.wait(states.REVOKED)
     expired.wait(states.REVOKED)
     assert [entry.name for entry in scene.stage.starts()] == ["good"]
+    scene.forget_revoked(revoked.id)
 
 
 # -- while it runs -----------------------------------------------------------------------------------------------
