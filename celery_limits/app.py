@@ -12,14 +12,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from celery.utils.functional import maybe_list
-from redis import Redis
 
 from .chain import Declared
 from .deadlock import check_chains
 from .ending import tell_all
 from .errors import LimitError, Refused
 from .limits import MAX_SIZE, whole
-from .location import masked, store_url
+from .location import broker_url, is_broker, masked, store_client, store_url
 from .publish import declared_of
 from .settings import Settings
 from .store import Store
@@ -65,16 +64,21 @@ class Limits:
     @property
     def url(self) -> str:
         """Where the store is, without its password."""
+        if self.on_broker:
+            return masked(broker_url(self.app))
         return masked(store_url(self.app, self.settings.store_url))
+
+    @property
+    def on_broker(self) -> bool:
+        """Whether store and queues are in the same Redis, behind our own transport."""
+        return is_broker(self.app, self.settings.store_url)
 
     @cached_property
     def store(self) -> Store:
         settings = self.settings
-        timeout = settings.store_timeout
-        client = Redis.from_url(
-            store_url(self.app, settings.store_url), socket_timeout=timeout, socket_connect_timeout=timeout
-        )
-        return Store(client, settings.namespace, settings.policy)
+        client = store_client(self.app, settings.store_url, settings.store_timeout)
+        keyprefix = self.app.conf.broker_transport_options.get("global_keyprefix", "") if self.on_broker else ""
+        return Store(client, settings.namespace, settings.policy, keyprefix=keyprefix)
 
     @cached_property
     def outbox(self) -> Outbox:
@@ -92,7 +96,7 @@ class Limits:
     @property
     def in_use(self) -> bool:
         """Whether anything of this app may be limited."""
-        return self.settings.store_url is not None or bool(self.declared())
+        return self.settings.store_url is not None or self.on_broker or bool(self.declared())
 
     def check(self) -> None:
         """Raises what is wrong with the declared chains: see `deadlock`."""

@@ -23,8 +23,10 @@ from celery.app.control import Control
 from celery.utils.log import get_logger
 
 from .app import Limits
+from .location import OURS
 from .publish import declared_of, make_serializable, stamp
 from .store import StoreError
+from .transport import register
 from .wire import HEADER
 from .worker.gate import WORKER_HEADER
 
@@ -41,8 +43,10 @@ def install() -> None:
         return
     setattr(Celery, _MARK, True)
     make_serializable()
+    register()
     _wrap(Celery, "__init__", _after_init)
     _wrap(Celery, "finalize", _after_finalize)
+    _wrap(Celery, "_connection", _connection)
     _wrap(AMQP, "_create_task_sender", _stamping_sender)
     _wrap(Control, "revoke", _revoke)
     _wrap(Control, "revoke_by_stamped_headers", _revoke_by_stamps)
@@ -95,6 +99,20 @@ def _after_finalize(original: Any, app: Any, *args: Any, **kwargs: Any) -> Any:
             declared_of(task)
         Limits(app).check()
     return result
+
+
+def _connection(original: Any, app: Any, url: Any, *args: Any, transport_options: Any = None, **kwargs: Any) -> Any:
+    """Our transports know of an app's limits what these options say."""
+    if isinstance(url, str) and url.startswith(OURS):
+        limits = Limits(app)
+        settings = limits.settings
+        ours = {
+            "limits_namespace": settings.namespace,
+            "limits_lease": settings.lease,
+            "limits_lines": limits.on_broker,
+        }
+        transport_options = {**ours, **(transport_options or {})}
+    return original(app, url, *args, transport_options=transport_options, **kwargs)
 
 
 # -- publishing -------------------------------------------------------------------------------------------------------

@@ -10,10 +10,13 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from celery.exceptions import ImproperlyConfigured
 from kombu.utils.url import maybe_sanitize_url
+from redis import Redis
 
-__all__ = ["masked", "store_url"]
+__all__ = ["broker_url", "is_broker", "masked", "store_client", "store_url"]
 
 REDIS_SCHEMES = frozenset({"redis", "rediss", "unix"})
+OURS = "limits+"
+_OURS_ON_REDIS = tuple(f"{OURS}{scheme}" for scheme in ("redis", "sentinel", "embedded"))
 _SOCKETS = frozenset({"redis+socket", "socket"})
 
 
@@ -22,12 +25,35 @@ def masked(url: str) -> str:
     return str(maybe_sanitize_url(url))
 
 
-def store_url(app: Any, configured: str | None) -> str:
-    """A URL that redis-py understands, or `ImproperlyConfigured` that says what to set."""
-    given = configured or app.conf.broker_write_url or app.conf.broker_url or ""
+def broker_url(app: Any) -> str:
+    """The first URL of the broker."""
+    given = app.conf.broker_write_url or app.conf.broker_url or ""
     if isinstance(given, (list, tuple)):
         given = given[0] if given else ""
-    first = given.split(";")[0].removeprefix("limits+")
+    return str(given).split(";")[0]
+
+
+def is_broker(app: Any, configured: str | None) -> bool:
+    """Whether the limits are kept in the Redis that our own transport has the queues in."""
+    url = broker_url(app)
+    return url.startswith(_OURS_ON_REDIS) and configured in (None, url, url.removeprefix(OURS))
+
+
+def store_client(app: Any, configured: str | None, timeout: float) -> Redis:
+    """A client of the store, not connected yet. Where that is our broker, with all that the broker's settings say."""
+    if is_broker(app, configured):
+        from .transport.transports import client_of  # noqa: PLC0415  (needed only there)
+
+        client = client_of(app.connection_for_write(), timeout)
+        assert client is not None
+        return client
+    return Redis.from_url(store_url(app, configured), socket_timeout=timeout, socket_connect_timeout=timeout)
+
+
+def store_url(app: Any, configured: str | None) -> str:
+    """A URL that redis-py understands, or `ImproperlyConfigured` that says what to set."""
+    given = configured or broker_url(app)
+    first = given.split(";")[0].removeprefix(OURS)
     scheme = urlsplit(first).scheme
     if scheme in REDIS_SCHEMES:
         return first

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import translated
-from .keys import NOTE_SETTINGS, SETTINGS
+from .keys import BELLS, NOTE_SETTINGS, SETTINGS, glob_escape
 from .store import Store
 
 __all__ = ["Finding", "audit", "leftovers"]
@@ -90,7 +90,7 @@ def _subjects(store: Store) -> Iterator[Subject]:
     """Everything there is to examine, by scanning the keys of the namespace."""
     client: Any = store.client
     prefix = store.prefix
-    pattern = prefix.replace("[", r"\[").replace("?", r"\?").replace("*", r"\*") + "*"
+    pattern = glob_escape(prefix) + "*"
     for raw in client.scan_iter(match=pattern, count=1000):
         name = _name(raw)[len(prefix) :]
         kind, _, rest = name.partition(":")
@@ -179,6 +179,6 @@ def leftovers(store: Store) -> list[str]:
             if name.startswith("note:"):
                 fields = [_name(field) for field in client.hkeys(raw)]
                 left += [f"{name} {field}" for field in fields if not NOTE_SETTINGS.fullmatch(field)]
-            elif name not in SETTINGS:
+            elif name not in SETTINGS and not name.startswith(BELLS):
                 left.append(name)
     return left

@@ -16,6 +16,8 @@
 | `alarms` | sorted set | `<what>|<whom>` -> when | until they have rung |
 | `bell` | list | one entry when a sweeper is needed within a second | until one sweeps |
 | `ready:<queue>` | list | granted tickets at the front of a queue, first come first | until taken |
+| `call:<queue>` | list | one entry while there may be something to fetch | until fetched, or ten seconds |
+| `unacked:<worker>` | hash | number -> queue, list and message, as fetched | until acknowledged or given back |
 | `outbox` | sorted set | tickets to publish or to end -> when they may be claimed | until settled |
 | `cancelled:<task id>` | string | | as long as a revoke is remembered |
 | `aside` | hash | ticket -> what could not be read | until a person removes it |
@@ -27,13 +29,16 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["NOTE_SETTINGS", "SETTINGS", "prefix_of"]
+__all__ = ["BELLS", "NOTE_SETTINGS", "SETTINGS", "glob_escape", "prefix_of"]
 
 SETTINGS = frozenset({"serial", "config"})
 """Keys that stay when all is quiet."""
 
 NOTE_SETTINGS = re.compile(r"size|rate|paused|f\..*")
 """Fields of a note that stay when all is quiet."""
+
+BELLS = "call:"
+"""Keys that wake whoever waits for work, and go by themselves."""
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 
@@ -42,3 +47,8 @@ def prefix_of(namespace: str) -> str:
     if not _NAMESPACE.fullmatch(namespace):
         raise ValueError(f"namespace {namespace!r}: use 1 to 100 of the characters A-Z a-z 0-9 _ . : -")
     return f"limits:{{{namespace}}}:"
+
+
+def glob_escape(prefix: str) -> str:
+    """A prefix as it stands in a pattern for SCAN. A broker's `global_keyprefix` may have any characters."""
+    return re.sub(r"([\\\[\]*?])", r"\\\1", prefix)

@@ -45,6 +45,9 @@ __all__ = ["Store"]
 
 SWEEP_BATCH = 100
 MAX_RANK = 255
+SHORTEST_SLEEP = 0.01
+"""Redis 6.2 takes 0.001 seconds for 0, which is for ever."""
+
 PAGE = 20
 """How many holders and waiters a read names."""
 
@@ -89,10 +92,19 @@ def chain_fields(links: tuple[Link, ...]) -> tuple[str, tuple[str, ...]]:
     return "\t\n\t" + "\t".join(fields) + "\t", fields
 
 
+def record_rest(
+    chain: str, *, rank: int, delivery: str, queue: str, until: str, since: int, late: bool, cut: int | None
+) -> str:
+    """What a ticket's record says beside its state, as the scripts take it."""
+    flags = f"{'1' if late else ''}\t{'' if cut is None else cut}"
+    return f"{rank}\t{delivery}\t{queue}\t{until}\t{since}\t{flags}{chain}"
+
+
 class Store:
     """All limits of one namespace.
 
-    `clock`, where given, is asked for the time (microseconds) instead of the server; `scripts` gives a verb's script.
+    `clock`, where given, is asked for the time (microseconds) instead of the server; `scripts` gives a verb's script;
+    `keyprefix` stands before every key, as the broker's `global_keyprefix` does.
     """
 
     def __init__(
@@ -102,10 +114,11 @@ class Store:
         policy: Policy | None = None,
         clock: Callable[[], int] | None = None,
         scripts: Callable[[str], Script] = load,
+        keyprefix: str = "",
     ) -> None:
         self.client = client
         self.namespace = namespace
-        self.prefix = prefix_of(namespace)
+        self.prefix = keyprefix + prefix_of(namespace)
         self.policy = policy or Policy()
         self._clock = clock
         self._scripts = scripts
@@ -137,13 +150,16 @@ class Store:
         rank: int = 0,
         expires: int | None = None,
         late: bool = False,
+        field: str = "",
     ) -> Admission:
         """A delivered message asks to run.
 
         `delivery` names this delivery among all: called again with the same one, it is the same call. `message` is
         what is parked if it must wait; without it the answer may be `Full`. `queue` is where the store puts it back
         itself; without one it goes through the outbox. `rank` orders the lines: lower starts first, 0 to 255.
-        `late`: the broker keeps the message until the body has ended. `cut`: see include/payload.lua.
+        `late`: the broker keeps the message until the body has ended. `cut`: see include/payload.lua. `field`: the
+        message is the store's own delivery to this worker (see fetch.lua), so it need not be passed, and is
+        acknowledged in the same step when it is parked.
         """
         task_id, _, nonce = ticket.rpartition(".")
         if (
@@ -156,9 +172,10 @@ class Store:
         chain, fields = chain_fields(links)
         until = "" if expires is None else str(expires)
         since = self._clock() if self._clock else time.time_ns() // 1000
-        flags = f"{'1' if late else ''}\t{'' if cut is None else cut}"
-        rest = f"{rank}\t{delivery}\t{queue}\t{until}\t{since}\t{flags}{chain}"
-        return cast(Admission, self._run("admit", task_id, nonce, worker, until, message, rest, *fields))
+        rest = record_rest(
+            chain, rank=rank, delivery=delivery, queue=queue, until=until, since=since, late=late, cut=cut
+        )
+        return cast(Admission, self._run("admit", task_id, nonce, worker, until, message, rest, field, *fields))
 
     def release(self, ticket: str, worker: str, fence: int, *, back: bool = False) -> Release:
         """What ran has ended; with `back` it goes back to its queue, to be walked again in its old place."""
@@ -228,7 +245,7 @@ class Store:
         """Sleeps until a sweep is needed sooner than its last one said, but no longer than this."""
         client: Any = self.client
         with translated("listen"):
-            client.blpop([f"{self.prefix}bell"], timeout=max(0.001, seconds))
+            client.blpop([f"{self.prefix}bell"], timeout=max(SHORTEST_SLEEP, seconds))
 
     # -- steering ---------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """A broker message as the store keeps it, and back: every byte and property that the next consumer will see.
 
 The envelope is JSON of our own, so it is the same for every broker. The limits header comes last in it, cut where the
-store writes position, held keys and fence (see store/lua/include/payload.lua).
+store writes position, held keys and fence (see store/lua/include/payload.lua). What came through our own transport on
+Redis is kept as it is, in kombu's JSON; both are read here.
 """
 
 from __future__ import annotations
@@ -58,6 +59,16 @@ def pack(message: Any, queue: str, header: Header) -> tuple[bytes, int]:
 
 def unpack(packed: bytes) -> Envelope:
     raw = json.loads(packed.decode())
+    if "content-type" in raw:
+        return _unpack_kombu(raw)
     body = base64.b64decode(raw["body"]) if raw["binary"] else raw["body"]
     headers = {**raw["headers"], HEADER: raw[HEADER]}
     return Envelope(raw["queue"], body, raw["type"], raw["encoding"], headers, raw["properties"])
+
+
+def _unpack_kombu(raw: dict[str, Any]) -> Envelope:
+    properties = raw["properties"]
+    body = base64.b64decode(raw["body"]) if properties.get("body_encoding") == "base64" else raw["body"]
+    kept = {k: v for k, v in properties.items() if k not in _NOT_KEPT | _TYPE}
+    queue = properties["delivery_info"].get("routing_key") or ""
+    return Envelope(queue, body, raw["content-type"], raw["content-encoding"], raw["headers"], kept)

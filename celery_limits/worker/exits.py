@@ -74,7 +74,7 @@ class Ledger:
 class Releaser:
     """Gives slots back, and finishes what that sets free when it must go through the outbox."""
 
-    def __init__(self, store: Store, outbox: Outbox) -> None:
+    def __init__(self, store: Store, outbox: Outbox | None) -> None:
         self.store, self.outbox = store, outbox
 
     def release(self, ticket: str, worker: str, fence: int, *, back: bool = False) -> bool:
@@ -89,7 +89,7 @@ class Releaser:
         return True
 
     def follow_up(self, after: Aftermath) -> None:
-        if not after.outbox:
+        if not after.outbox or self.outbox is None:
             return
         try:
             self.outbox.work_off()

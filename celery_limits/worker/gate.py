@@ -37,6 +37,8 @@ from celery_limits.store.outcomes import (
     Revoked,
 )
 from celery_limits.store.policy import microseconds
+from celery_limits.transport.channel import QUEUE_MARK
+from celery_limits.transport.lines import RAW
 from celery_limits.wire import HEADER, Header, derived_ticket, read_header, ticket_in
 
 from .envelope import pack
@@ -48,7 +50,6 @@ __all__ = ["Gate", "NotNow", "Plan"]
 logger = get_logger(__name__)
 
 WORKER_HEADER = "limits_worker"
-QUEUE_MARK = "limits_queue"
 MAX_RANK = 255
 
 
@@ -170,7 +171,7 @@ class Gate:
 
     def _ask(self, request: Any, plan: Plan) -> bool:
         ticket, worker = plan.header.ticket, self._lease.worker
-        message, cut = pack(request.message, queue_of(request), plan.header)
+        message, cut, queue, field = self._where_it_is(request, plan)
         if ticket not in self._ledger:
             self._ledger.enter(ticket)
         try:
@@ -181,6 +182,8 @@ class Gate:
                 delivery=f"{worker}/{self._number_of(request)}",
                 message=message,
                 cut=cut,
+                queue=queue,
+                field=field,
                 rank=_rank(request, self._worker.app),
                 expires=microseconds(request.expires.timestamp()) if request.expires else None,
                 late=bool(request.task.acks_late),
@@ -201,6 +204,13 @@ class Gate:
         if self._ledger.is_pending(ticket):
             self._ledger.close(ticket)
         return self._not_now(request, plan, outcome)
+
+    def _where_it_is(self, request: Any, plan: Plan) -> tuple[bytes, int, str, str]:
+        """Message and cut to park it with; or its queue and the number under which our transport keeps it there."""
+        channel, queue = request.message.channel, queue_of(request)
+        if getattr(channel, "member", None) is self._lease:
+            return b"", RAW, queue, request.message.delivery_tag
+        return *pack(request.message, queue, plan.header), "", ""
 
     def _number_of(self, request: Any) -> int:
         """One per delivery, however often the store is asked about it, so that a lost answer is given again."""
@@ -231,6 +241,8 @@ class Gate:
     def _not_now(self, request: Any, plan: Plan, outcome: Any) -> bool:
         if isinstance(outcome, (Parked, Duplicate)):
             logger.debug("limits: %s[%s] %r", request.name, request.id, outcome)
+            if sift := getattr(request.message.channel, "sift", None):
+                sift()
             task_ready(request)
             request.acknowledge()
         elif isinstance(outcome, (Revoked, Expired, Discarded)):

@@ -56,6 +56,8 @@ class Lease:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.worker = self._new_name()
+        self.owed: set[str] = set()
+        """Deliveries that could not be given back yet."""
 
     def _new_name(self) -> str:
         return f"{self._name}/{secrets.token_hex(3)}"

@@ -16,6 +16,7 @@ from typing import Any
 from celery import bootsteps
 from celery.exceptions import ImproperlyConfigured
 from celery.utils.log import get_logger
+from celery.worker import state
 from celery.worker.components import Hub, Pool, Timer
 from celery.worker.consumer.tasks import Tasks
 from celery.worker.state import active_requests
@@ -23,10 +24,12 @@ from celery.worker.state import active_requests
 from celery_limits.app import Limits
 from celery_limits.errors import LimitError
 from celery_limits.store.outcomes import Refresh
+from celery_limits.transport.channel import QUEUE_MARK
+from celery_limits.transport.membership import adopt, disown
 from celery_limits.wire import HEADER
 
 from .exits import Ledger, Releaser
-from .gate import QUEUE_MARK, Gate
+from .gate import Gate
 from .lease import Lease
 from .outbox import Outbox
 from .refresh import hand_to_pool
@@ -79,6 +82,8 @@ class LimitsStep(bootsteps.StartStopStep):
             on_back=lambda: gate.come_back(),  # noqa: PLW0108  (made below)
             on_losing=partial(_end_bodies, worker, limits),
         )
+        if limits.on_broker:
+            adopt(store, lease)
         gate = Gate(worker, store, lease, ledger, releaser, refresh)
         worker._process_task = worker.limits_gate = gate
         _extend_banner(worker, limits)
@@ -96,6 +101,7 @@ class LimitsStep(bootsteps.StartStopStep):
     def stop(self, worker: Any) -> None:
         if self.lease is not None:
             self.lease.stop()
+            disown(self.lease)
 
     terminate = stop
 
@@ -162,7 +168,19 @@ class QueueMarks(bootsteps.StartStopStep):
         gate = getattr(consumer.controller, "limits_gate", None)
         if gate is not None:
             gate.drop_put_off()
-        mark_queues(consumer.task_consumer)
+        if hasattr(consumer.task_consumer.channel, "still_running"):  # ours, which marks its messages itself
+            consumer.task_consumer.channel.still_running = running_deliveries
+        else:
+            mark_queues(consumer.task_consumer)
+
+
+def running_deliveries() -> set[str]:
+    """What goes on although the connection that brought it is gone. It stays this worker's, and is acknowledged when it
+    ends; a worker that stops keeps nothing."""
+    if state.should_stop not in (None, False) or state.should_terminate not in (None, False):
+        return set()
+    running = [request for request in tuple(active_requests) if not getattr(request, "_already_cancelled", False)]
+    return {request.message.delivery_tag for request in running}
 
 
 def mark_queues(task_consumer: Any) -> None:

@@ -2,7 +2,8 @@
 --
 -- KEYS  the namespace
 -- ARGV  now, task id, nonce, worker, when it expires or '', message, the rest of its record (rank, delivery, queue, expires,
---       since, late, cut, links), then its links as in include/record.lua
+--       since, late, cut, links), the field of its delivery in unacked:<worker> or '' (then no message is passed: it is there,
+--       and what is parked or dropped is acknowledged in the same step), then its links as in include/record.lua
 -- Outcomes, each with its detail
 --   admitted   fence             all slots are held; the body may run on this worker
 --   parked     link (from 1)     the store has the message: acknowledge the delivery
@@ -14,7 +15,7 @@
 -- include base clock record hold rate walk
 
 local task, nonce, worker, expires, rest = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[7]
-local t = { id = task .. '.' .. nonce, at = 1, reached = 1, base = 8, n = (#ARGV - 7) / WIDTH, links = ARGV }
+local t = { id = task .. '.' .. nonce, at = 1, reached = 1, base = 9, n = (#ARGV - 8) / WIDTH, links = ARGV }
 local name = P .. 'task:' .. task
 
 if t.n < 1 or t.n % 1 ~= 0 then return { 'corrupt', 'no links' } end -- which never means no limits
@@ -22,7 +23,7 @@ if not call('ZSCORE', P .. 'worker:' .. worker, '!') then return { 'lost', '' } 
 local record = call('HGET', name, nonce)
 local notes, floating = { P .. 'cancelled:' .. task }, false
 for i = 1, t.n do
-  local o = 3 + i * WIDTH
+  local o = 4 + i * WIDTH
   notes[i + 1] = P .. 'note:' .. ARGV[o + KEY]
   floating = floating or ARGV[o] == 'f'
 end
@@ -37,12 +38,20 @@ if in_time and not record and not floating and call('EXISTS', unpack(notes)) == 
 end
 
 -- From here on the long way: somebody waits, something is steered, or the ticket is known.
--- include number note decode line alarm floating move wake
+-- include number note decode line ring alarm floating move wake delivery
 
 tick()
 t = decode(task, nonce, 'running\t' .. worker .. '\t0\t0\t0\t1\t1\t\t\t' .. rest)
 if not t then return { 'corrupt', 'unreadable arguments' } end
 t.message, t.arrival = ARGV[6], NEWEST
+local field = ARGV[8]
+if field ~= '' then t.message = delivered(worker, field) end
+
+-- accept(answer): the store has the message now, so the delivery is done with.
+local function accept(answer)
+  if field ~= '' then call('HDEL', P .. 'unacked:' .. worker, field) end
+  return answer
+end
 
 -- run(): the one way into `running`, for those that do not get there by the quick way.
 local function run()
@@ -91,12 +100,12 @@ local function known(old)
       old.kept, old.cut = 'spare', t.cut
       save(old)
     end
-    return { 'duplicate', '' }
+    return accept({ 'duplicate', '' })
   end
-  if state == 'waiting' then return { again and 'parked' or 'duplicate', again and old.at or '' } end
-  if state == 'ended' or state == 'finished' then return { 'duplicate', '' } end
+  if state == 'waiting' then return accept({ again and 'parked' or 'duplicate', again and old.at or '' }) end
+  if state == 'ended' or state == 'finished' then return accept({ 'duplicate', '' }) end
   local elsewhere = old.kept == 'own' and old.worker ~= t.worker and (old.sends == 0 or old.queue ~= '')
-  if elsewhere then return { 'duplicate', '' } end
+  if elsewhere then return accept({ 'duplicate', '' }) end
 end
 
 if record then
@@ -143,4 +152,4 @@ take(t, stop)
 park(t)
 call('ZREM', P .. 'worker:' .. worker, t.id)
 t.worker = worker
-return reply('parked', stop, refreshes())
+return accept(reply('parked', stop, refreshes()))

@@ -5,7 +5,7 @@
 --         ticket <ticket> | holder <key> <member> | waiter <class> <key> <ticket> | line <key> | worker <worker>
 --         | message <ticket> | listed <'outbox' or 'ready:<queue>'> <ticket> | stuck <ticket>
 -- Outcome  audited; detail: findings { what, subject, explanation }
--- include base clock number record hold rate walk note decode line alarm floating move wake recover pulse
+-- include base clock number record hold rate walk note decode line ring alarm floating move wake delivery recover pulse
 
 tick()
 local mend, findings = ARGV[2] == '1', {}

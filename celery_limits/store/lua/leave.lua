@@ -3,7 +3,7 @@
 -- KEYS  the namespace
 -- ARGV  now, worker, batch
 -- Outcome  left; more = 1: call again
--- include base clock number record hold rate walk note decode line alarm floating move wake recover pulse
+-- include base clock number record hold rate walk note decode line ring alarm floating move wake delivery recover pulse
 
 tick()
 local worker = ARGV[2]

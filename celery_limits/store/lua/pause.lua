@@ -3,7 +3,7 @@
 -- KEYS  the namespace
 -- ARGV  now, key, '1' to pause or '' to resume
 -- Outcome  paused, resumed; more = 1: sweep goes on with it
--- include base clock number record hold rate walk note decode line alarm floating move wake
+-- include base clock number record hold rate walk note decode line ring alarm floating move wake
 
 tick()
 local key = ARGV[2]

@@ -39,7 +39,7 @@ if simple then
 end
 
 -- From here on the long way: somebody may wait for what was freed, or the ticket is not forgotten.
--- include clock number record rate walk note decode line alarm floating move wake
+-- include clock number record rate walk note decode line ring alarm floating move wake
 
 tick()
 if simple then

@@ -3,7 +3,7 @@
 -- KEYS  the namespace
 -- ARGV  now, key, 'size' (slots) or 'rate' ("<interval> <burst>"), value
 -- Outcome  resized; more = 1: sweep goes on with it
--- include base clock number record hold rate walk note decode line alarm floating move wake
+-- include base clock number record hold rate walk note decode line ring alarm floating move wake
 
 tick()
 local key, field, value = ARGV[2], ARGV[3], ARGV[4]

@@ -4,7 +4,7 @@
 -- ARGV  now, worker (may be asked to refresh floating limits; '' is not asked), lease, batch
 -- Outcome  swept; detail: workers found dead; more = 1: call again; outbox: how many wait there;
 --          next: when to call again at the latest; refreshes for this worker
--- include base clock number record hold rate walk note decode line alarm floating move wake recover pulse
+-- include base clock number record hold rate walk note decode line ring alarm floating move wake delivery recover pulse
 
 tick()
 local worker, lease, batch = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])

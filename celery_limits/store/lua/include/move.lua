@@ -28,6 +28,7 @@ end
 local function push_fronted()
   for i = #fronted, 1, -1 do
     call('LPUSH', P .. 'ready:' .. fronted[i].queue, fronted[i].id)
+    ring_for(fronted[i].queue)
   end
 end
 
@@ -61,6 +62,7 @@ local function grant(t)
   alarm('grant', t.id, now + setting('grant'))
   if t.queue ~= '' then
     call('RPUSH', P .. 'ready:' .. t.queue, t.id)
+    ring_for(t.queue)
   else
     into_outbox(t)
   end

@@ -1,5 +1,6 @@
 -- The message as it goes back to its queue. The store never decodes a message: where its publisher marked the place (CUT, a byte
--- offset), position, held keys and fence are written there as JSON, and every other byte stays what it was.
+-- offset; 0: a message as kombu's Redis transport writes it, whose header has them last), position, held keys and fence are
+-- written there as JSON, and every other byte stays what it was.
 local function payload(t)
   local text = message(t)
   local cut = tonumber(t.cut)
@@ -10,6 +11,10 @@ local function payload(t)
     if t.links[o] ~= 'r' then held[#held + 1] = t.links[o + KEY] end
   end
   local keys = held[1] and cjson.encode(held) or '[]'
-  local state = string.format('"at":%d,"held":%s,"fence":%d', t.at - 1, keys, tonumber(t.fence) or 0)
+  local state = string.format('"at": %d, "held": %s, "fence": %d', t.at - 1, keys, tonumber(t.fence) or 0)
+  if cut == 0 then
+    local from, to = string.find(text, '"at": %d+, "held": %b[], "fence": %d+}')
+    return from and string.sub(text, 1, from - 1) .. state .. string.sub(text, to) or text
+  end
   return string.sub(text, 1, cut) .. state .. string.sub(text, cut + 1)
 end

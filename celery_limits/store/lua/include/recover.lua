@@ -28,7 +28,8 @@ local function declare_dead(worker)
   alarm('bury', worker, now)
 end
 
--- bury(worker, set, batch): works off up to a batch of what a gone worker had, first come first; true when nothing is left.
+-- bury(worker, set, batch): works off up to a batch of what a gone worker had, first come first, then what it had fetched; true
+-- when nothing is left.
 local function bury(worker, set, batch)
   local popped = call('ZPOPMIN', set, batch)
   for i = 1, #popped, 2 do
@@ -42,5 +43,6 @@ local function bury(worker, set, batch)
       if record and not t then set_aside(member, record, 'unreadable record') end
     end
   end
-  return call('EXISTS', set) == 0
+  if call('EXISTS', set) == 1 then return false end
+  return give_back_all(worker, batch)
 end

@@ -1,0 +1,10 @@
+-- requeue: deliveries go back to the queues that they came from, marked as redelivered.
+--
+-- KEYS  the namespace
+-- ARGV  now, worker, 'front' or 'end', their fields
+-- Returns  how many there were
+-- include base clock number record hold rate walk note decode line ring alarm floating move wake delivery
+
+tick()
+give_back(ARGV[2], { unpack(ARGV, 4) }, ARGV[3] == 'front' and 'RPUSH' or 'LPUSH')
+return #ARGV - 3

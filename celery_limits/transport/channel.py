@@ -1,0 +1,363 @@
+"""Channels that fetch atomically, keep what they fetched under the worker's lease, and acknowledge in batches.
+
+Relies on these parts of kombu's Redis channel: its poller calls `_brpop_start` when there is room and `_brpop_read`
+when the connection that was used can be read; `_put`, `_purge` and `_size` are one queue's; `_q_for_pri` names a list.
+
+**Waiting.** A fetch that brings nothing is followed by a sleep on `call:<queue>`, which whoever makes something to
+fetch rings; and by another fetch after `brpop_timeout` (a second), for what plain producers have put there meanwhile.
+
+**Acknowledging.** In a worker with an event loop the acknowledgements of one turn of the loop go with the next fetch,
+or before the loop sleeps. Elsewhere each is sent at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from queue import Empty
+from time import monotonic
+from typing import Any
+
+from kombu.log import get_logger
+from kombu.transport import redis, virtual
+from redis import exceptions as redis_errors
+
+from celery_limits.store.keys import prefix_of
+from celery_limits.wire import HEADER
+
+from . import lines
+from .courier import MOST, Courier
+from .membership import member_of
+from .payload import dump, read
+
+__all__ = ["QUEUE_MARK", "Channel", "Poller", "SentinelChannel"]
+
+logger = get_logger(__name__)
+
+QUEUE_MARK = "limits_queue"
+OPTIONS = ("limits_namespace", "limits_lease", "limits_lines")
+SIFTING = 2.0
+"""Seconds for which what is fetched is sifted after something had to be parked."""
+
+
+class Message(virtual.Message):  # type: ignore[misc]
+    """Knows the queue it came from, and is acknowledged by the number under which it was fetched."""
+
+    def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
+        super().__init__(payload, channel=channel, **kwargs)
+        field, queue = channel.arriving
+        if field:
+            self.delivery_tag = field
+        setattr(self, QUEUE_MARK, queue)
+
+
+class QoS(redis.QoS):  # type: ignore[misc]
+    """What is under way on one channel. What stock workers left behind is still restored by kombu's own rule."""
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        virtual.QoS.append(self, message, delivery_tag)  # it was recorded when it was fetched
+
+    def ack(self, delivery_tag: str) -> None:
+        self._quick_ack(delivery_tag)
+        self.channel.acknowledge(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        if not requeue:
+            return self.ack(delivery_tag)
+        self.channel.give_back([delivery_tag], "end")
+        self._quick_ack(delivery_tag)
+        return None
+
+    def restore_unacked(self, client: Any = None) -> list[Any]:
+        self._flush()
+        running = self.channel.still_running()
+        fields = [tag for tag in self._delivered if tag not in running]
+        self._delivered.clear()
+        self.channel.give_back(fields, "front")
+        return []
+
+
+class Poller(redis.MultiChannelPoller):  # type: ignore[misc]
+    """kombu's, but no channel goes to sleep with something to acknowledge."""
+
+    def on_poll_start(self) -> None:
+        super().on_poll_start()
+        for channel in self._channels:
+            channel.before_poll()
+
+
+class Channel(redis.Channel):  # type: ignore[misc]
+    """For `limits+redis://`, `limits+rediss://` and `limits+embedded://`."""
+
+    from_transport_options = (*redis.Channel.from_transport_options, *OPTIONS)
+
+    QoS = QoS
+    Message = Message
+    limits_namespace = "celery"
+    limits_lease = 30.0
+    limits_lines = False
+    """Whether the limits of those who publish here are kept in this very Redis."""
+
+    supports_batch_publish = False
+
+    still_running: Callable[[], Iterable[str]] = staticmethod(frozenset)
+    """Deliveries that stay this process's although the channel that brought them is closed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.arriving = ("", "")
+        self.sift_until = 0.0
+        self._acks: deque[str] = deque()
+        self._acking: list[str] = []
+        self._bare: set[str] = set()
+        self._hungry, self._asleep, self._turn = True, False, False
+        self._asked: list[str] = []
+        self._thread = 0
+        super().__init__(*args, **kwargs)
+
+    @property
+    def courier(self) -> Courier:
+        courier: Courier | None = self.__dict__.get("_courier")
+        if courier is None:
+            prefix = self.global_keyprefix + prefix_of(self.limits_namespace)
+            courier = self.__dict__["_courier"] = Courier(self._create_client(), prefix)
+        return courier
+
+    @property
+    def member(self) -> Any:
+        """This process's lease in this Redis."""
+        return member_of(self)
+
+    def _get_pool(self, asynchronous: bool = False) -> Any:
+        with self.connection.plainly():
+            return super()._get_pool(asynchronous)
+
+    # -- consuming -----------------------------------------------------------------------------------------------
+
+    def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
+        if no_ack or not self.ack_emulation:
+            self._bare.add(queue)
+        else:
+            self._bare.discard(queue)
+        return super().basic_consume(queue, no_ack, *args, **kwargs)
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        bare = no_ack or not self.ack_emulation
+        worker = "" if bare else self.member.worker
+        reply = self.courier.fetch_now(worker, 1, self._lists([queue], {queue} if bare else set()))
+        if reply == b"lost" or not reply:
+            return None
+        self.arriving = (reply[0].decode(), queue)
+        message = self.Message(read(reply[2]), channel=self)
+        if not no_ack:
+            self.qos.append(message, message.delivery_tag)
+        return message
+
+    def _get(self, queue: str, timeout: float | None = None) -> Any:
+        reply = self.courier.fetch_now("", 1, self._lists([queue], {queue}))
+        if not reply:
+            raise Empty
+        self.arriving = ("", queue)
+        return read(reply[2])
+
+    def _lists(self, queues: list[str], bare: set[str]) -> list[Any]:
+        """What fetch.lua wants to know of the queues."""
+        prefix = self.global_keyprefix
+        named = [part for queue in queues for part in (queue, "1" if queue in bare else "")]
+        keys = [f"{prefix}{self._q_for_pri(queue, step)}" for step in self.priority_steps for queue in queues]
+        return [str(len(queues)), *named, str(len(self.priority_steps)), *map(str, self.priority_steps), *keys]
+
+    def _room(self) -> int:
+        if "can_consume" in self.qos.__dict__:  # somebody counts differently (worker_disable_prefetch), one by one
+            return 1
+        room = self.qos.can_consume_max_estimate()
+        return MOST if room is None else max(1, min(room, MOST))
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        queues = self._queue_cycle.consume(len(self.active_queues))
+        if not queues:
+            return
+        connection = self.client.connection
+        self._asleep = not self._hungry
+        if self._asleep:
+            command = self.courier.wait_command(queues, timeout or self.brpop_timeout or 1)
+        else:
+            command = self._fetch_command(queues)
+        self._thread = threading.get_ident()
+        self._in_poll = connection
+        self._brpop_sent_at = monotonic()
+        connection.send_packed_command([command], check_health=False)
+
+    def _fetch_command(self, queues: list[str]) -> bytes:
+        self._asked = queues
+        worker = ""
+        if not self._bare.issuperset(queues):
+            self._pay()
+            worker = self.member.worker
+        while self._acks and len(self._acking) < MOST:
+            self._acking.append(self._acks.popleft())
+        self._turn = not self._turn
+        flags = ("r" if self._turn else "") + ("c" if self.queue_order_strategy == "round_robin" else "")
+        return self.courier.fetch_command(worker, self._room(), flags, self._acking, self._lists(queues, self._bare))
+
+    def _brpop_read(self, **options: Any) -> bool:
+        try:
+            reply = self._reply()
+        finally:
+            self._in_poll = None
+            self._flush_reauth()
+        if self._asleep:
+            self._hungry = True
+            if not self._closing and self.qos.can_consume():
+                self._brpop_start()
+            raise Empty
+        self._acking.clear()
+        if not reply or reply == b"lost":
+            self._hungry = False
+            raise Empty
+        self._deliver_all(reply)
+        return True
+
+    def _reply(self) -> Any:
+        connection = self.client.connection
+        try:
+            return connection.read_response(disable_decoding=True)
+        except redis_errors.NoScriptError:
+            self.courier.unknown()
+            raise Empty from None
+        except self.connection_errors:
+            connection.disconnect()  # the next turn reconnects
+            raise
+
+    def _flush_reauth(self) -> None:
+        """Since kombu 5.6: the connection is idle now, and may be told of new credentials."""
+        if flush := getattr(self, "_flush_brpop_reauth", None):
+            flush()
+
+    def _deliver_all(self, reply: list[Any]) -> None:
+        arrived = deque(
+            (reply[i].decode(), self._asked[reply[i + 1] - 1], reply[i + 2]) for i in range(0, len(reply), 3)
+        )
+        if self.limits_lines and monotonic() < self.sift_until:
+            arrived = self._sifted(arrived)
+        try:
+            while arrived:
+                self._deliver_one(*arrived.popleft())
+        finally:
+            if arrived:  # what failed is one message's matter: the others are fetched again
+                self.give_back([field for field, _, _ in arrived if field], "front")
+
+    def _deliver_one(self, field: str, queue: str, payload: bytes) -> None:
+        self._queue_cycle.rotate(queue)
+        if queue not in self.connection._callbacks:  # cancelled meanwhile
+            return self.give_back([field], "front")
+        try:
+            raw = read(payload)
+        except ValueError:
+            logger.critical("a message in %s that is not JSON is dropped: %r", queue, payload[:4096])
+            return self.acknowledge(field)
+        self.arriving = (field, queue)
+        self.connection._deliver(raw, queue)
+        return None
+
+    def _sifted(self, arrived: deque[tuple[str, str, bytes]]) -> deque[tuple[str, str, bytes]]:
+        """Without those that must wait for their first limit anyway: they stand in line now."""
+        stamps = [part for field, queue, payload in arrived for part in lines.sift_arguments(field, queue, payload)]
+        if not stamps:
+            return arrived
+        standing = self.courier.sift(self.member.worker, stamps)
+        if standing:
+            self.sift_until = monotonic() + SIFTING
+        return deque(item for item in arrived if item[0] not in standing)
+
+    def sift(self) -> None:
+        """Something that was fetched had to be parked: what comes next may have to wait for the same."""
+        self.sift_until = monotonic() + SIFTING
+
+    # -- acknowledging ----------------------------------------------------------------------------------------------
+
+    def acknowledge(self, field: str) -> None:
+        if not field:
+            return
+        self._acks.append(field)
+        looped = getattr(self.connection, "has_loop", False)
+        if not looped or (self._asleep and threading.get_ident() != self._thread):
+            self.flush_acks()
+
+    def flush_acks(self) -> None:
+        fields = []
+        with suppress(IndexError):
+            while True:
+                fields.append(self._acks.popleft())
+        if fields:
+            try:
+                self.courier.acknowledge(self.member.worker, fields)
+            except BaseException:
+                self._acks.extend(fields)
+                raise
+
+    def before_poll(self) -> None:
+        if self._acks and (self._asleep or not self._in_poll):
+            self.flush_acks()
+
+    def give_back(self, fields: list[str], where: str) -> None:
+        """Back to the queues they came from. What can't be given back now is, when the next channel begins."""
+        fields = [field for field in fields if field]
+        if not fields:
+            return
+        member = self.member
+        try:
+            self.courier.requeue(member.worker, fields, where)
+        except self.connection_errors:
+            member.owed.update(fields)
+            raise
+
+    def _pay(self) -> None:
+        """What a channel before this one could not give back."""
+        member = self.member
+        if member.owed:
+            owed = sorted(member.owed, key=lambda field: int(field.lstrip("g")))
+            self.courier.requeue(member.worker, owed, "front")
+            member.owed.difference_update(owed)
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    def _put(self, queue: str, message: Any, **kwargs: Any) -> None:
+        if queue in self._expires:
+            super()._put(queue, message, **kwargs)
+            return self.courier.ring(queue)
+        step = self._get_message_priority(message, reverse=False)
+        key = f"{self.global_keyprefix}{self._q_for_pri(queue, step)}"
+        stamp = lines.stamp_of(message, queue) if self.limits_lines and HEADER in message["headers"] else ()
+        self.courier.publish(queue, key, dump(message), *stamp)
+        return None
+
+    def _size(self, queue: str) -> int:
+        size: int = super()._size(queue)
+        return size + int(self._create_client().llen(self._ready(queue)))
+
+    def _purge(self, queue: str) -> int:
+        """What waits in line for its turn in this queue goes too."""
+        size: int = super()._purge(queue)
+        return size + self.courier.purge(queue)
+
+    def _ready(self, queue: str) -> str:
+        return f"{prefix_of(self.limits_namespace)}ready:{queue}"
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if not self.closed:
+            self._closing = True
+            if self._in_poll and self._asleep:  # nothing can be lost by not waiting for the bell
+                self._in_poll = None
+            with suppress(*self.connection_errors):
+                self.flush_acks()
+        super().close()
+
+
+class SentinelChannel(Channel, redis.SentinelChannel):  # type: ignore[misc]
+    """For `limits+sentinel://`."""
+
+    from_transport_options = (*redis.SentinelChannel.from_transport_options, *OPTIONS)

@@ -1,0 +1,122 @@
+"""The scripts of deliveries, as a channel calls them: through its own connection settings, with redis-py's own errors.
+
+kombu knows those errors and what to do about them: reconnect, publish again, log an acknowledgement that failed. Only
+what does no harm when done twice is repeated here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hiredis import pack_command
+from redis import exceptions as redis_errors
+
+from celery_limits.store.caller import Arg, Caller
+from celery_limits.store.keys import glob_escape
+from celery_limits.store.scripts import Script, load
+
+__all__ = ["MOST", "Courier"]
+
+MOST = 100
+"""Messages that one fetch brings at most, and fields that one acknowledgement names."""
+
+IDLE = 1.0
+"""Seconds after which a connection may have been closed by the other side without our knowing."""
+
+
+def _packed(*command: Arg) -> bytes:
+    packed: bytes = pack_command(command)  # type: ignore[arg-type]
+    return packed
+
+
+class Courier(Caller):
+    """Publishes, acknowledges and gives back; and says what to send in order to fetch."""
+
+    def __init__(self, client: Any, prefix: str) -> None:
+        super().__init__(client, prefix)
+        self.prefix = prefix
+        self._fetch = load("fetch")
+        self._known = False
+
+    # -- fetching, over a connection that the channel polls ----------------------------------------------------
+
+    def fetch_command(self, worker: str, room: int, flags: str, acked: Sequence[str], rest: Sequence[Arg]) -> bytes:
+        head = ("EVALSHA", self._fetch.sha) if self._known else ("EVAL", self._fetch.text)
+        self._known = True
+        return _packed(*head, "1", self.prefix, "", worker, str(room), flags, str(len(acked)), *acked, *rest)
+
+    def wait_command(self, queues: Iterable[str], seconds: float) -> bytes:
+        return _packed("BLPOP", *(f"{self.prefix}call:{queue}" for queue in queues), str(seconds))
+
+    def unknown(self) -> None:
+        """The server does not know the script (any more): its text is sent with the next fetch."""
+        self._known = False
+
+    def fetch_now(self, worker: str, room: int, rest: Sequence[Arg]) -> Any:
+        return self._ask(self._fetch, "", worker, room, "r", 0, *rest, attempts=1)
+
+    # -- the rest, over a connection of the calling thread ---------------------------------------------------
+
+    def publish(self, queue: str, key: str, payload: bytes, *stamp: Arg) -> bool:
+        """True when it went straight into a line."""
+        return bool(self._ask(load("publish"), "", queue, key, payload, *stamp, attempts=1))
+
+    def acknowledge(self, worker: str, fields: Sequence[str]) -> None:
+        for i in range(0, len(fields), MOST):
+            self._ask(load("acknowledge"), "", worker, *fields[i : i + MOST], attempts=3)
+
+    def requeue(self, worker: str, fields: Sequence[str], where: str) -> None:
+        """The last batch first: those of each keep their order, and so do the batches."""
+        for i in reversed(range(0, len(fields), MOST)):
+            self._ask(load("requeue"), "", worker, where, *fields[i : i + MOST], attempts=3)
+
+    def sift(self, worker: str, stamps: Sequence[Arg]) -> set[str]:
+        return {field.decode() for field in self._ask(load("sift"), "", worker, *stamps, attempts=1)}
+
+    def ring(self, queue: str) -> None:
+        """Something was put into the queue without `publish`."""
+        self._ask(load("ring"), "", queue, attempts=3)
+
+    def purge(self, queue: str) -> int:
+        """Ends what waits for its turn in this queue; how many that was. Looks at every ticket: not for every day."""
+        purged, cursor = 0, b"0"
+        pattern = f"{glob_escape(self.prefix)}task:*"
+        while True:
+            cursor, names = self._send(self._connection(), ("SCAN", cursor, "MATCH", pattern, "COUNT", "500"))
+            if names:
+                purged += self._ask(load("purge"), "", queue, *names, attempts=1)
+            if cursor == b"0":
+                return purged
+
+    def fetched_by(self, worker: str) -> list[str]:
+        """The fields of all that this worker has not acknowledged, oldest first."""
+        reply = self._send(self._connection(), ("HKEYS", f"{self.prefix}unacked:{worker}"))
+        return sorted((field.decode() for field in reply), key=lambda field: int(field.lstrip("g")))
+
+    def _ask(self, script: Script, *args: Arg, attempts: int) -> Any:
+        command: tuple[Arg, ...] = ("EVALSHA", script.sha, "1", self.prefix, *args)
+        while True:
+            connection = self._connection()
+            self._refresh(connection)
+            try:
+                return self._send(connection, command)
+            except redis_errors.NoScriptError:
+                command = ("EVAL", script.text, "1", self.prefix, *args)
+            except (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError):
+                attempts -= 1
+                if not attempts:
+                    raise
+
+    def _refresh(self, connection: Any) -> None:
+        """A connection that was idle is looked at first: what is not repeated must not fail for that."""
+        now = time.monotonic()
+        if now - getattr(self._local, "used", now) > IDLE:
+            try:
+                stale = connection.can_read(timeout=0)
+            except (redis_errors.RedisError, OSError):
+                stale = True
+            if stale:
+                connection.disconnect()
+        self._local.used = now

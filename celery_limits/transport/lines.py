@@ -1,0 +1,67 @@
+"""Straight into the line: what the scripts need to know of a limited message that has not come to the gate yet."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from typing import Any
+
+from celery.utils.iso8601 import parse_iso8601
+
+from celery_limits.errors import CorruptChain
+from celery_limits.store.caller import Arg
+from celery_limits.store.policy import microseconds
+from celery_limits.store.store import chain_fields, record_rest
+from celery_limits.wire import HEADER, read_header, ticket_in
+
+from .payload import read
+
+__all__ = ["sift_arguments", "stamp_of"]
+
+RAW = 0
+"""The `cut` of a message in kombu's own JSON: see store/lua/include/payload.lua."""
+
+_MARK = b'"limits": {'
+
+
+def stamp_of(message: Any, queue: str) -> tuple[Arg, ...]:
+    """Task id, nonce, rest of the record, and links; nothing for one that must not wait in line, or can't be read: it
+    goes through its queue, and the gate deals with it."""
+    headers = message["headers"]
+    if headers.get("eta") is not None:  # it takes no place before its time
+        return ()
+    try:
+        header = read_header(headers[HEADER])
+        until = _until(headers.get("expires"))
+    except (CorruptChain, ValueError):
+        return ()
+    chain, fields = chain_fields(header.links)
+    task_id, _, nonce = ticket_in(header.ticket, queue).rpartition(".")
+    rank = message["properties"].get("priority") or 0
+    rest = record_rest(
+        chain, rank=rank, delivery="", queue=queue, until=until, since=time.time_ns() // 1000, late=False, cut=RAW
+    )
+    return task_id, nonce, rest, *fields
+
+
+def _until(expires: Any) -> str:
+    if expires is None:
+        return ""
+    moment = parse_iso8601(expires) if isinstance(expires, str) else expires
+    if not isinstance(moment, datetime):
+        raise ValueError(f"{expires!r} is no time")
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return str(microseconds(moment.timestamp()))
+
+
+def sift_arguments(field: str, queue: str, payload: bytes) -> tuple[Arg, ...]:
+    """Field, task id, nonce and the rest of the record of a fetched message; nothing for one without limits."""
+    if not field or field[0] == "g" or _MARK not in payload:
+        return ()
+    try:
+        message = read(payload)
+        task_id, nonce, rest, *_ = stamp_of(message, queue) or ("", "", "")
+    except (ValueError, KeyError, TypeError):
+        return ()
+    return (field, task_id, nonce, rest) if task_id else ()

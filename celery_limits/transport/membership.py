@@ -1,0 +1,83 @@
+"""A process's lease in the Redis that it consumes from: one for all its channels, the worker's own where there is one.
+
+A Celery worker has a lease for its limits; where that is in the same Redis, its deliveries are under it too. Any other
+process gets one when it first fetches something that it will have to acknowledge.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import threading
+from typing import Any
+
+from redis import Redis
+
+from celery_limits.store import Policy, Store
+
+__all__ = ["adopt", "disown", "member_of"]
+
+_lock = threading.Lock()
+_members: dict[Any, Any] = {}
+
+
+def _forget() -> None:
+    global _lock  # noqa: PLW0603  (a thread of the parent may have held it)
+    _lock = threading.Lock()
+    _members.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _place(pool: Any, prefix: str) -> Any:
+    """Which Redis a connection pool goes to, and which namespace there."""
+    kwargs = pool.connection_kwargs
+    if (service := getattr(pool, "service_name", None)) is not None:
+        return service, kwargs.get("db", 0), prefix
+    return kwargs.get("path") or (kwargs.get("host"), kwargs.get("port")), kwargs.get("db") or 0, prefix
+
+
+def adopt(store: Store, lease: Any) -> None:
+    """This worker's lease stands for its deliveries too."""
+    client: Any = store.client
+    _members[_place(client.connection_pool, store.prefix)] = lease
+
+
+def disown(lease: Any) -> None:
+    for place in [place for place, member in _members.items() if member is lease]:
+        del _members[place]
+
+
+def member_of(channel: Any) -> Any:
+    place = _place(channel.pool, channel.courier.prefix)
+    member = _members.get(place)
+    if member is None:
+        with _lock:
+            member = _members.get(place)
+            if member is None:
+                member = _members[place] = _join(channel)
+    return member
+
+
+def _join(channel: Any) -> Any:
+    from celery_limits.worker.exits import Ledger, Releaser  # noqa: PLC0415  (the worker's, and it imports transports)
+    from celery_limits.worker.lease import Lease  # noqa: PLC0415
+
+    client = Redis(connection_pool=channel._get_pool())
+    store = Store(
+        client, channel.limits_namespace, Policy(lease=channel.limits_lease), keyprefix=channel.global_keyprefix
+    )
+    lease = Lease(
+        socket.gethostname(),
+        store,
+        Ledger(),
+        Releaser(store, None),
+        on_refresh=lambda _: None,
+        on_back=lambda: None,
+        on_losing=lambda: None,
+    )
+    lease.start()
+    atexit.register(lease.stop)
+    return lease

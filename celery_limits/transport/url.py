@@ -1,0 +1,57 @@
+"""A `limits+…` URL as the connection that kombu makes of the plain one.
+
+Relies on kombu splitting such a URL at its first `+` (transport `limits`, the rest unparsed as the host name), and on
+`Connection.switch` parsing an alternate by itself, with the whole scheme as the transport.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.exceptions import ImproperlyConfigured
+from kombu import Connection
+
+from celery_limits.embedded import embedded_url
+
+__all__ = ["PREFIX", "SCHEMES", "plain_of", "scheme_of"]
+
+PREFIX = "limits+"
+SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", "embedded", "amqp", "amqps", "pyamqp")
+_BESIDE = ("userid", "password", "virtual_host", "port", "ssl")
+
+
+def scheme_of(client: Any) -> str:
+    """What stands behind `limits+` in a connection's URL."""
+    if client.transport_cls != "limits":
+        return str(client.transport_cls).removeprefix(PREFIX)
+    scheme, found, _ = (client.hostname or "").partition("://")
+    if not found or scheme not in SCHEMES:
+        known = ", ".join(f"{PREFIX}{name}://" for name in SCHEMES)
+        raise ImproperlyConfigured(f"there is no broker {PREFIX}{scheme}://; known are {known}")
+    return scheme
+
+
+def plain_of(client: Any) -> Any:
+    """The same connection without `limits+`: its parameters are what ours go by."""
+    scheme = scheme_of(client)
+    if client.transport_cls == "limits":
+        given = {name: client._initial_params[name] for name in _BESIDE if client._initial_params.get(name)}
+        plain = Connection(_plain_url(scheme, client.hostname), **given)
+    elif scheme in ("redis+socket", "embedded"):
+        plain = Connection(_plain_url(scheme, f"{scheme}:///{client.virtual_host or ''}"))
+    else:
+        parsed = {name: getattr(client, name) for name in _BESIDE}
+        plain = Connection(client.hostname, transport=scheme, **parsed)
+    plain.alt = [url.removeprefix(PREFIX) for url in client.alt]
+    plain.credential_provider = plain.credential_provider or client.credential_provider
+    plain.transport_options = client.transport_options
+    return plain
+
+
+def _plain_url(scheme: str, url: str) -> str:
+    if scheme != "embedded":
+        return url
+    directory = url.partition("://")[2]
+    if not directory.startswith("/"):
+        raise ImproperlyConfigured(f"{PREFIX}{url}: name a directory, as in {PREFIX}embedded:///var/lib/shop/redis")
+    return embedded_url(directory).replace("unix://", "redis+socket://", 1)
