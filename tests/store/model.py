@@ -313,8 +313,9 @@ class World:
                 return Admitted(record.fence) if again else Duplicate() if spared else Full(0)
             if record.state == "waiting":
                 return Parked(record.passed) if again else Duplicate()
+            parked = again and (record.kept or record.sends)  # by this very call, whose answer was lost
             elsewhere = record.kept and record.worker != worker.name and (message.queue or not record.sends)
-            if record.state in ("ended", "finished") or elsewhere:
+            if record.state in ("ended", "finished") or elsewhere or parked:
                 return Duplicate()
             start = record.passed
         if message.task in view.cancelled:

@@ -104,6 +104,7 @@ local function known(old)
   end
   if state == 'waiting' then return accept({ again and 'parked' or 'duplicate', again and old.at or '' }) end
   if state == 'ended' or state == 'finished' then return accept({ 'duplicate', '' }) end
+  if again and (old.kept == 'own' or old.sends > 0) then return accept({ 'duplicate', '' }) end -- it was parked; the parked one comes
   local elsewhere = old.kept == 'own' and old.worker ~= t.worker and (old.sends == 0 or old.queue ~= '')
   if elsewhere then return accept({ 'duplicate', '' }) end
 end
