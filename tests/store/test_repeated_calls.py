@@ -1,10 +1,10 @@
-"""Calls whose answers were lost, made again when the world has moved on. Found by the simulation."""
+"""Calls whose answers were lost, made again when the world has moved on. Both were found by the simulation."""
 
 from __future__ import annotations
 
 from celery_limits.store import Store
 from celery_limits.store.outcomes import Admitted, Duplicate, Parked
-from tests.store.actors import Worker, c, settle
+from tests.store.actors import Clock, Worker, c, field_of, live_on, settle
 
 
 def test_4_a_repeated_call_leaves_the_grant_to_the_parked_message_that_was_taken(store: Store) -> None:
@@ -41,3 +41,19 @@ def test_a_message_that_returned_to_the_broker_is_its_own_again(store: Store) ->
     worker.finish("t.1", back=True)
     assert isinstance(worker.deliver("t.1", c("a", 1), delivery="first"), Admitted)
     worker.finish("t.1")
+
+
+def test_what_expired_while_its_worker_was_dead_ends_with_the_recovery(store: Store, clock: Clock) -> None:
+    """It neither joins a line again nor takes a slot that another could have."""
+    first, second = Worker(store, "w1"), Worker(store, "w2")
+    expires = clock.now + 5_000_000
+    assert isinstance(first.deliver("t.1", c("a", 1), expires=expires, late=True), Admitted)
+    assert second.deliver("t.1", c("a", 1), expires=expires, late=True) == Duplicate()
+    assert isinstance(second.deliver("other.1", c("a", 1)), Parked)
+    assert live_on(clock, 15, second) == ["w1"]
+    assert field_of(store, "t.1", "reason") == "expired"
+    assert second.pick_up(c("a", 1)) == ["other.1"]
+    (claimed,) = store.claim()
+    assert (claimed.ticket, claimed.reason) == ("t.1", "expired")
+    store.settle([claimed])
+    second.finish("other.1")

@@ -15,6 +15,7 @@ local function recover(t, patience)
   let_go(t)
   t.kept = 'own'
   if call('EXISTS', P .. 'cancelled:' .. t.task) == 1 then return finish(t, 'revoked') end
+  if t.expires ~= '' and tonumber(t.expires) <= now then return finish(t, 'expired') end
   local stop = survey(t)
   take(t, stop)
   if stop > t.n then grant(t) else park(t) end
