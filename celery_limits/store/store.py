@@ -242,8 +242,14 @@ class Store:
                         yield task_id, value
 
     def listen(self, seconds: float) -> None:
-        """Sleeps until a sweep is needed sooner than its last one said, but no longer than this."""
+        """Sleeps until a sweep is needed sooner than its last one said, but no longer than this.
+
+        Nor as long as the client waits for any answer: else silence would look like a store that is away.
+        """
         client: Any = self.client
+        patience = client.get_connection_kwargs().get("socket_timeout")
+        if patience is not None:
+            seconds = min(seconds, patience / 2)
         with translated("listen"):
             client.blpop([f"{self.prefix}bell"], timeout=max(SHORTEST_SLEEP, seconds))
 

@@ -7,6 +7,7 @@ import pytest
 from celery_limits.store import Store
 from celery_limits.store.audit import audit
 from celery_limits.store.outcomes import Admitted, Joined, Lost, Released, Renewed
+from tests.redis_server import RedisServer
 from tests.store.actors import (
     ANY,
     Clock,
@@ -31,6 +32,12 @@ def test_a_beat_joins_then_renews(store: Store) -> None:
     store.leave("w")
     assert isinstance(store.beat("w"), Joined)
     store.leave("w")
+
+
+def test_listening_outlasts_no_client_s_patience(redis_server: RedisServer) -> None:
+    """A client that waits half a second for an answer must not take the silence of an idle store for an outage."""
+    with redis_server.client(socket_timeout=0.5) as client:
+        Store(client, "test").listen(2.0)
 
 
 def test_a_lapsed_lease_is_found_within_a_lease_and_a_sweep(store: Store, clock: Clock) -> None:
