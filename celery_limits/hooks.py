@@ -168,15 +168,23 @@ def _after_body(task: Any = None, state: Any = None, retval: Any = None, **_: An
     worker = getattr(request, WORKER_HEADER, None)
     if worker is None:
         return
+    ended_by = sys.exc_info()[1]
+    if ended_by is not None and not isinstance(ended_by, Exception) and _in_pool_child():
+        return  # this process was told to end: only its parent knows whether the message comes again
     header = getattr(request, HEADER)
     back = state == states.REJECTED and bool(retval.requeue) and bool(task.acks_late)
     Limits(task.app).releaser.release(header["ticket"], worker, header["fence"], back=back)
 
 
+def _in_pool_child() -> bool:
+    """Whether this is a process of a prefork pool; all others run their bodies in the worker itself."""
+    return bool(current_process().name != "MainProcess")
+
+
 def _die_with_parent(**_: Any) -> None:
     """A pool child whose worker was killed must not run on into another's slot: the kernel ends it too."""
-    if sys.platform != "linux" or current_process().name == "MainProcess":
-        return  # the solo pool is its own parent
+    if sys.platform != "linux" or not _in_pool_child():
+        return
     parent = os.getppid()
     if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) == 0 and os.getppid() != parent:
         os._exit(1)  # it died while we were asking

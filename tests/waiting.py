@@ -15,7 +15,9 @@ DEADLINE = 20.0
 _PAUSE = 0.005
 
 
-def wait_until(condition: Callable[[], T], what: str, *, within: float = DEADLINE) -> T:
+def wait_until(
+    condition: Callable[[], T], what: str, *, within: float = DEADLINE, sleep: Callable[[float], object] = time.sleep
+) -> T:
     """The first true value of `condition()`; an AssertionError that names `what` after `within` seconds."""
     deadline = time.monotonic() + within
     while True:
@@ -23,4 +25,4 @@ def wait_until(condition: Callable[[], T], what: str, *, within: float = DEADLIN
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {within:g} s in vain: {what} (last value: {value!r})")
-        time.sleep(_PAUSE)
+        sleep(_PAUSE)

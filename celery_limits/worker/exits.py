@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
-from celery.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import Reject, Terminated, TimeLimitExceeded, WorkerLostError
 from celery.utils.log import get_logger
 
 from celery_limits.store import Store, StoreError
@@ -23,7 +23,7 @@ from celery_limits.store.outcomes import Aftermath, Released
 
 from .outbox import Outbox
 
-__all__ = ["Holding", "Ledger", "Releaser"]
+__all__ = ["GONE_CHECK", "Holding", "Ledger", "Releaser"]
 
 logger = get_logger(__name__)
 
@@ -121,7 +121,7 @@ class Holding:
     """
 
     def __init__(
-        self, request: Any, *, ledger: Ledger, releaser: Releaser, later: Callable[..., Any], forked: bool
+        self, request: Any, *, ledger: Ledger, releaser: Releaser, later: Callable[[Holding], Any], forked: bool
     ) -> None:
         self.ticket, self.worker, self.fence = "", "", 0
         self._request, self._ledger, self._releaser, self._later = request, ledger, releaser, later
@@ -152,19 +152,20 @@ class Holding:
         if released and not self._released:
             self._released = True
             self._ledger.close(self.ticket)
-        self._settle()
+        self.settle()
 
     def _end(self, action: Callable[[], Any], *, back: bool) -> None:
         """Releases, then acknowledges or rejects; both when the body is gone."""
         self._pending.append((action, back))
-        self._settle()
+        self.settle()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Does what waits for the body's end, if that has come; else looks again later."""
         request = self._request
         started = request.time_start is not None
         if started and not self._over and not (self._forked and is_gone(request.worker_pid)):
             if self._forked and self._pending:
-                self._later(GONE_CHECK, self._settle)
+                self._later(self)
             return
         pending, self._pending = self._pending, []
         for action, back in pending:
@@ -189,16 +190,20 @@ class Holding:
     def reject(self, requeue: bool = False) -> Any:
         if self._released:
             return self._hidden["reject"](requeue)
-        return self._end(lambda: self._hidden["reject"](requeue), back=requeue)
+        back = requeue and not self._request.acknowledged  # else there is nothing to put back
+        return self._end(lambda: self._hidden["reject"](requeue), back=back)
 
     def on_success(self, result: Any, *args: Any, **kwargs: Any) -> Any:
         """The pool has brought a result, so the body has come to its `task_postrun`; or there was no body to run.
 
         Celery skips a redelivered task whose success is stored already (`worker_deduplicate_successful_tasks`): its
-        result comes without a runtime, and nothing was released.
+        result comes without a runtime, or is a Reject if what follows on it could not be published, and nothing was
+        released. Whether a rejected message goes back is seen when it is.
         """
-        self.body_ended(released=not _was_skipped(result))
-        self.release()
+        rejected = _was_rejected(result)
+        self.body_ended(released=not rejected and not _was_skipped(result))
+        if not rejected:
+            self.release()
         return self._hidden["on_success"](result, *args, **kwargs)
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:
@@ -228,6 +233,10 @@ _DYING = (WorkerLostError, Terminated, TimeLimitExceeded)
 
 def _was_skipped(result: Any) -> bool:
     return isinstance(result, tuple) and len(result) == 3 and not result[0] and result[2] is None
+
+
+def _was_rejected(result: Any) -> bool:
+    return isinstance(result, tuple) and bool(result[0]) and isinstance(_exception_of(result[1]), Reject)
 
 
 def _exception_of(exc_info: Any) -> Any:

@@ -42,7 +42,7 @@ from celery_limits.transport.lines import RAW
 from celery_limits.wire import HEADER, Header, derived_ticket, read_header, ticket_in
 
 from .envelope import pack
-from .exits import Holding, Ledger, Releaser
+from .exits import GONE_CHECK, Holding, Ledger, Releaser
 from .lease import Lease
 
 __all__ = ["Gate", "NotNow", "Plan"]
@@ -50,6 +50,7 @@ __all__ = ["Gate", "NotNow", "Plan"]
 logger = get_logger(__name__)
 
 WORKER_HEADER = "limits_worker"
+ASKED_FOR = "limits_ticket"
 MAX_RANK = 255
 
 
@@ -122,6 +123,8 @@ class Gate:
         self._not_now_error = _quiet(worker.pool_cls)
         self._deliveries = itertools.count(1)
         self._waiting: deque[PutOff] = deque()
+        self._walking: set[str] = set()  # no longer put off, and not asked yet: they wait for a place of the pool
+        self._unsettled: set[Holding] = set()
         self._leaving = threading.local()
 
     def __call__(self, request: Any) -> Any:
@@ -152,6 +155,7 @@ class Gate:
     def _may_run(self, request: Any) -> bool:
         """True when every slot is held. Else the request has been dealt with: parked, refused, or put off."""
         if request.revoked():
+            self._ask_no_more(getattr(request, ASKED_FOR, ""))
             return False
         try:
             plan = plan_of(request)
@@ -171,6 +175,7 @@ class Gate:
 
     def _ask(self, request: Any, plan: Plan) -> bool:
         ticket, worker = plan.header.ticket, self._lease.worker
+        self._walking.discard(ticket)
         message, cut, queue, field = self._where_it_is(request, plan)
         if ticket not in self._ledger:
             self._ledger.enter(ticket)
@@ -190,9 +195,8 @@ class Gate:
             )
         except StoreError:
             raise  # it is asked again, and stays in the ledger until then: it may hold its slots already
-        except BaseException:  # such as a green pool's time limit; nobody will ask again
-            if self._ledger.is_pending(ticket):
-                self._ledger.close(ticket)
+        except BaseException:  # such as a green pool's time limit
+            self._ask_no_more(ticket)
             raise
         after = getattr(outcome, "after", QUIET)
         for asked in after.refreshes:
@@ -201,8 +205,7 @@ class Gate:
             self._hold(request, plan, worker, outcome.fence)
             return True
         self._releaser.follow_up(after)
-        if self._ledger.is_pending(ticket):
-            self._ledger.close(ticket)
+        self._ask_no_more(ticket)
         return self._not_now(request, plan, outcome)
 
     def _where_it_is(self, request: Any, plan: Plan) -> tuple[bytes, int, str, str]:
@@ -230,11 +233,26 @@ class Gate:
         """Made once per request, and before the pool has it: see `Holding`."""
         holding: Holding | None = getattr(request, "holding", None)
         if holding is None:
-            later = self._worker.timer.call_after
+            later = self._settle_later
             holding = request.holding = Holding(
                 request, ledger=self._ledger, releaser=self._releaser, later=later, forked=self._forked
             )
         return holding
+
+    def _settle_later(self, holding: Holding) -> None:
+        """The timer may forget: Celery before 5.7 clears it when the broker's connection is lost."""
+        self._unsettled.add(holding)
+        self._worker.timer.call_after(GONE_CHECK, self._settle, (holding,))
+
+    def _settle(self, holding: Holding) -> None:
+        self._unsettled.discard(holding)
+        holding.settle()
+
+    def reconnected(self) -> None:
+        """The worker has a new connection to its broker."""
+        self._drop_put_off()
+        for holding in tuple(self._unsettled):
+            self._settle(holding)
 
     # -- not now ---------------------------------------------------------------------------------------------
 
@@ -268,6 +286,7 @@ class Gate:
 
     def _put_off(self, request: Any, plan: Plan) -> bool:
         """Keeps the delivery until the store answers, without taking up the prefetch place of another task."""
+        setattr(request, ASKED_FOR, plan.header.ticket)
         self._worker.consumer.call_soon(self._keep, request, plan.header.ticket)
         return False
 
@@ -278,12 +297,24 @@ class Gate:
         grown = qos.increment_eventually() > before
         self._waiting.append(PutOff(request, ticket, qos if grown else None))
 
-    def drop_put_off(self) -> None:
-        """The connection that delivered them is gone, so the broker delivers them again."""
-        while self._waiting:
-            ticket = self._waiting.popleft().ticket
-            if self._ledger.is_pending(ticket):
-                self._ledger.close(ticket, owed_back=True)
+    def _drop_put_off(self) -> None:
+        """The connection that delivered them is gone, so the broker delivers them again.
+
+        With it the worker forgot who waits for a place of the pool; in pools that queue by themselves they go on.
+        """
+        dropped = {put_off.ticket for put_off in self._waiting}
+        self._waiting.clear()
+        if self._forked:
+            dropped |= self._walking
+            self._walking.clear()
+        for ticket in dropped:
+            self._ask_no_more(ticket, owed_back=True)
+
+    def _ask_no_more(self, ticket: str, *, owed_back: bool = False) -> None:
+        """The store may have admitted it, though its answer was lost: the next beat makes up for that."""
+        self._walking.discard(ticket)
+        if self._ledger.is_pending(ticket):
+            self._ledger.close(ticket, owed_back=owed_back)
 
     def come_back(self) -> None:
         """The store answers: whoever was put off is walked now. Called from any thread, and often."""
@@ -295,6 +326,7 @@ class Gate:
             put_off = self._waiting.popleft()
             if put_off.widened is not None:
                 put_off.widened.decrement_eventually()
+            self._walking.add(put_off.ticket)
             self._worker.process_task(put_off.request)
 
     def _free_place(self) -> None:

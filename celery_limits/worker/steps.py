@@ -28,6 +28,7 @@ from celery_limits.transport.channel import QUEUE_MARK
 from celery_limits.transport.membership import adopt, disown
 from celery_limits.wire import HEADER
 
+from . import prefork
 from .exits import Ledger, Releaser
 from .gate import Gate
 from .lease import Lease
@@ -84,6 +85,8 @@ class LimitsStep(bootsteps.StartStopStep):
         )
         if limits.on_broker:
             adopt(store, lease)
+        if worker.pool_cls.uses_semaphore:
+            prefork.install()
         gate = Gate(worker, store, lease, ledger, releaser, refresh)
         worker._process_task = worker.limits_gate = gate
         _extend_banner(worker, limits)
@@ -167,7 +170,7 @@ class QueueMarks(bootsteps.StartStopStep):
     def start(self, consumer: Any) -> None:
         gate = getattr(consumer.controller, "limits_gate", None)
         if gate is not None:
-            gate.drop_put_off()
+            gate.reconnected()
         if hasattr(consumer.task_consumer.channel, "still_running"):  # ours, which marks its messages itself
             consumer.task_consumer.channel.still_running = running_deliveries
         else:

@@ -1,6 +1,7 @@
 """A proxy before a Redis server that cuts connections where a test says: before a request goes on, or after its answer.
 
 The second is the case that matters: the script has run, and its caller can't know. Everything else passes untouched.
+A test may also cut every connection at once, or keep all out until it says otherwise.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ class CuttingProxy:
         self.path = path
         self.plan: list[str] = []
         self.cuts = 0
+        self._shut = False
+        self._open: list[_Connection] = []
+        self._lock = threading.Lock()
         self._server_socket = server_socket
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(path)
@@ -38,10 +42,31 @@ class CuttingProxy:
         with suppress(OSError):  # closed
             while True:
                 client, _ = self._listener.accept()
-                _Connection(self, client, self._server_socket).start()
+                with self._lock:
+                    if self._shut:
+                        client.close()
+                        continue
+                    connection = _Connection(self, client, self._server_socket)
+                    self._open.append(connection)
+                connection.start()
 
     def next_step(self) -> str:
         return self.plan.pop(0) if self.plan else "pass"
+
+    def cut_all(self) -> None:
+        """Ends every connection there is; new ones may be made at once."""
+        with self._lock:
+            for connection in self._open:
+                connection.end()
+            self._open.clear()
+
+    def shut(self) -> None:
+        """Ends every connection, and every new one too, until `reopen`."""
+        self._shut = True
+        self.cut_all()
+
+    def reopen(self) -> None:
+        self._shut = False
 
     def close(self) -> None:
         self._listener.close()
@@ -68,7 +93,7 @@ class _Connection:
                 if self._step == "before":
                     return self._cut()
                 self._server.sendall(chunk)
-        return self._end()
+        return self.end()
 
     def _answers(self) -> None:
         with suppress(OSError):
@@ -76,13 +101,13 @@ class _Connection:
                 if self._step == "after":
                     return self._cut()
                 self._client.sendall(chunk)
-        return self._end()
+        return self.end()
 
     def _cut(self) -> None:
         self._proxy.cuts += 1
-        self._end()
+        self.end()
 
-    def _end(self) -> None:
+    def end(self) -> None:
         for end in (self._client, self._server):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -295,8 +295,12 @@ class Scene:
 
     def left(self) -> list[str]:
         """What is left in the store, and deliveries that nobody acknowledged."""
+        return [*leftovers(self.limits), *self.unacked()]
+
+    def unacked(self) -> list[str]:
+        """Deliveries of a Redis broker, where that is the store's Redis, that nobody acknowledged."""
         client: Any = self.limits.store.client
-        return [*leftovers(self.limits), *(f"unacked {tag!r}" for tag in client.hkeys("unacked"))]
+        return [f"unacked {tag!r}" for tag in client.hkeys("unacked")]
 
 
 def app_on(server: RedisServer, stages: Path) -> tuple[Any, dict[str, Any]]:

@@ -6,13 +6,14 @@ start in the ledger of its stage, waits at the latch that has its name, and then
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
 from collections.abc import Callable
 from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
 from celery_limits import Concurrency, FloatingConcurrency, RateLimit
@@ -111,7 +112,10 @@ def play(task: Any, key: str, name: str, how: str = "return") -> Any:
 
 
 def deaf(task: Any, key: str, name: str, how: str = "return") -> Any:
-    """A body that does not heed the signal which is to end it, until the latch `<name>-heeds` opens."""
+    """A body that does not heed the signal which is to end it, until the latch `<name>-heeds` opens.
+
+    Then it ends as if nothing had been, or, told to "leave", as the signal says.
+    """
     stage, request = _stage(task, key), task.request
     stage.enter(name, key, request.id, retries=request.retries)
     try:
@@ -119,6 +123,8 @@ def deaf(task: Any, key: str, name: str, how: str = "return") -> Any:
     except SystemExit:
         stage.note("signalled", name, key, request.id)
         stage.pass_through(f"{name}-heeds")
+        if how == "leave" and _first(task):
+            raise
     finally:
         stage.note("end", name, key, request.id)
 
@@ -131,6 +137,14 @@ def quick(task: Any, key: str, name: str, how: str = "return") -> Any:
         return ENDINGS[how](task) if how in ENDINGS else how
     finally:
         stage.note("end", name, key, request.id)
+
+
+def selfish(task: Any, key: str, name: str, how: str = "return") -> Any:
+    """A body that never lets a greenlet of another task run, until its latch opens."""
+    stage, request = _stage(task, key), task.request
+    stage.enter(name, key, request.id, retries=request.retries, worker=request.hostname)
+    stage.pass_through(name, sleep=lambda seconds: ctypes.CDLL(None).usleep(int(seconds * 1e6)))
+    stage.note("end", name, key, request.id)
 
 
 def plain(task: Any, key: str, name: str) -> str:
@@ -169,9 +183,17 @@ def build(conf: dict[str, Any]) -> Any:
     _register(app, "floating", play, limits=[growing])
     _register(app, "rated", quick, limits=[RateLimit("rate:{key}", "20/s")])
     _register(app, "slow", quick, rate_limit="5/s", limits=[Concurrency("{key}", 5)])
+    _register(app, "selfish", selfish, limits=one)
     _register(app, "free", play)
     _register(app, "plain", plain)
     return app
+
+
+@signals.worker_process_init.connect
+def wait_to_be_let_in(**_: Any) -> None:
+    """A process of a pool is not up before the latch opens that the configuration names, if it names one."""
+    if app is not None and (door := app.conf.get("door")):
+        Stage(os.path.dirname(door)).pass_through(os.path.basename(door))
 
 
 app = build(json.loads(os.environ[CONF])) if CONF in os.environ else None

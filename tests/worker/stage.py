@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from tests.waiting import wait_until
@@ -53,7 +53,7 @@ class Stage:
     # -- the ledger ------------------------------------------------------------------------------------------
 
     def note(self, what: str, name: str, key: str = "", task_id: str = "", **more: Any) -> None:
-        line = json.dumps([what, name, key, monotonic(), os.getpid(), task_id, more]) + "\n"
+        line = json.dumps([what, name, key, time.monotonic(), os.getpid(), task_id, more]) + "\n"
         descriptor = os.open(self._ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(descriptor, line.encode())
@@ -103,13 +103,18 @@ class Stage:
         for name in names:
             self._latch(name).touch()
 
+    def close(self, *names: str) -> None:
+        for name in names:
+            self._latch(name).unlink()
+
     def open_all(self) -> None:
         self.open("*")
 
-    def pass_through(self, name: str) -> None:
+    def pass_through(self, name: str, sleep: Callable[[float], Any] = time.sleep) -> None:
         """What a body does: waits until the test has opened the latch of this name, or all."""
         latches = (self._latch(name), self._latch("*"))
-        wait_until(lambda: any(latch.exists() for latch in latches), f"the latch {name!r} opens", within=PATIENCE)
+        opened = f"the latch {name!r} opens"
+        wait_until(lambda: any(latch.exists() for latch in latches), opened, within=PATIENCE, sleep=sleep)
 
     def _latch(self, name: str) -> Path:
         return self.directory / f"latch-{'all' if name == '*' else name}"

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from billiard.pool import ApplyResult
 from celery import Celery
 from celery.app.amqp import AMQP
 from celery.app.control import Control
+from celery.concurrency import asynpool
 from celery.concurrency.base import BasePool
 from celery.concurrency.prefork import TaskPool as Prefork
 from celery.concurrency.thread import TaskPool as Threads
@@ -48,6 +50,14 @@ TAKES: list[tuple[Callable[..., Any], tuple[str, ...]]] = [
 def test_it_takes_what_we_pass(function: Callable[..., Any], expected: tuple[str, ...]) -> None:
     names = tuple(inspect.signature(function).parameters)
     assert names[: len(expected)] == expected, f"{function.__qualname__} takes {names} now"
+
+
+def test_a_pool_that_lost_its_broker_is_flushed_and_what_we_read_of_its_jobs_is_there() -> None:
+    assert "self.pool.flush()" in inspect.getsource(Consumer.on_close)
+    source = inspect.getsource(asynpool)
+    for name in ("def flush(self)", "job._accepted", "job._write_to = proc", "outbound_buffer.clear()", "inqW_fd"):
+        assert name in source, f"{name} is gone: see worker/prefork.py"
+    assert "_accept_callback" in inspect.getsource(ApplyResult._ack)
 
 
 def test_a_request_accepts_attributes_of_ours() -> None:
