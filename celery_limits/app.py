@@ -75,6 +75,10 @@ class Limits:
 
     @cached_property
     def store(self) -> Store:
+        return self.new_store()
+
+    def new_store(self) -> Store:
+        """The same store over connections of its own."""
         settings = self.settings
         client = store_client(self.app, settings.store_url, settings.store_timeout)
         keyprefix = self.app.conf.broker_transport_options.get("global_keyprefix", "") if self.on_broker else ""

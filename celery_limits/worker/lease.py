@@ -2,7 +2,8 @@
 
 The thread starts before the first admission and ends after the pool has drained, so a lease is renewed however long
 bodies run, and however busy the event loop is. It also sweeps (shared by all workers), works off the outbox, makes up
-for releases that could not reach the store, and says loudly when the lease was lost.
+for releases that could not reach the store, and says loudly when the lease was lost. Where that thread is a greenlet,
+`keeper` renews the lease beside it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_limits.store import Store, StoreError, StoreUnavailable
-from celery_limits.store.outcomes import Aftermath, Joined, Lost, Refresh
+from celery_limits.store.outcomes import Aftermath, Beat, Joined, Lost, Refresh
 
 from .exits import Ledger, Releaser
+from .keeper import Keeper, NativeThreads
 
 __all__ = ["Lease"]
 
@@ -55,9 +57,26 @@ class Lease:
         self._losing = False
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._keeper: Keeper | None = None
+        self._found_lost = ""
         self.worker = self._new_name()
         self.owed: set[str] = set()
         """Deliveries that could not be given back yet."""
+
+    def keep_with(self, native: NativeThreads, store: Store) -> None:
+        """Has the lease renewed by a real thread as well, over a connection of its own."""
+        self._keeper = Keeper(
+            native,
+            store,
+            self._seconds / BEATS,
+            name=lambda: self.worker,
+            on_renewed=self._was_renewed,
+            on_lost=lambda name: setattr(self, "_found_lost", name),
+        )
+
+    def _was_renewed(self, name: str, when: float) -> None:
+        if name == self.worker:
+            self._good_until = max(self._good_until, when + self._seconds)
 
     def _new_name(self) -> str:
         return f"{self._name}/{secrets.token_hex(3)}"
@@ -81,12 +100,20 @@ class Lease:
             self._went_away(error)
         self._thread = threading.Thread(target=self._live, name="limits-lease", daemon=True)
         self._thread.start()
+        if self._keeper is not None:
+            self._keeper.start()
 
     def stop(self) -> None:
         """Ends the renewals and leaves: what this worker still holds goes to others at once."""
         self._stopped.set()
+        self._leave()
         if self._thread is not None:
             self._thread.join(2 * NAP + self._seconds)
+            if self._keeper is not None:
+                self._keeper.stop()
+            self._leave()  # a renewal may have been under way the first time
+
+    def _leave(self) -> None:
         try:
             after = self._store.leave(self.worker)
             while after.more:
@@ -116,14 +143,16 @@ class Lease:
 
     def _beat(self) -> None:
         sent = time.monotonic()
-        outcome = self._store.beat(self.worker)
-        if isinstance(outcome, Lost) or (isinstance(outcome, Joined) and self._good_until):
+        if self._found_lost == self.worker or self._finds_lost(self._store.beat(self.worker)):
             self._lost()
             self._store.beat(self.worker)
         self._good_until = sent + self._seconds
         self._losing = False
         for ticket, fence, back in self._ledger.forgotten(self._store.held_by(self.worker)):
             self._releaser.release(ticket, self.worker, fence, back=back)
+
+    def _finds_lost(self, outcome: Beat) -> bool:
+        return isinstance(outcome, Lost) or bool(isinstance(outcome, Joined) and self._good_until)
 
     def _lost(self) -> None:
         old, self.worker = self.worker, self._new_name()

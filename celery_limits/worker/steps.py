@@ -31,6 +31,7 @@ from celery_limits.wire import HEADER
 from . import prefork
 from .exits import Ledger, Releaser
 from .gate import Gate
+from .keeper import native_threads
 from .lease import Lease
 from .outbox import Outbox
 from .refresh import hand_to_pool
@@ -85,6 +86,8 @@ class LimitsStep(bootsteps.StartStopStep):
         )
         if limits.on_broker:
             adopt(store, lease)
+        if (native := native_threads(worker.pool_cls)) is not None:
+            lease.keep_with(native, limits.new_store())
         if worker.pool_cls.uses_semaphore:
             prefork.install()
         gate = Gate(worker, store, lease, ledger, releaser, refresh)
