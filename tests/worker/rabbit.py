@@ -17,7 +17,7 @@ from celery_limits.store.outcomes import Admitted, Claimed, Released
 from celery_limits.worker.envelope import unpack
 from tests.rabbit_node import RabbitNode
 from tests.redis_server import RedisServer
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE, wait_until
 from tests.worker.harness import Scene, Worker
 
 __all__ = ["EXCHANGES", "KINDS", "Holder", "Pair", "Rabbit", "conf_of", "own_queue"]
@@ -99,10 +99,20 @@ class Pair:
 class Rabbit:
     """One test's view of the broker: its queues, looked at from outside."""
 
-    def __init__(self, node: RabbitNode, pair: Pair) -> None:
-        self.node, self.pair = node, pair
+    def __init__(self, node: RabbitNode, pair: Pair, scene: Scene) -> None:
+        self.node, self.pair, self._scene = node, pair, scene
 
-    def waiting_in(self, queue: str) -> int:
+    def tell(self, what: str, queue: str) -> None:
+        """A remote control command about a queue; returns when both workers have done it."""
+        names = [worker.name for worker in self.pair.start()]
+        command = getattr(self._scene.app.control, what)
+        assert len(command(queue, destination=names, reply=True, timeout=DEADLINE)) == len(names)
+
+    def wait_for(self, count: int, queue: str) -> None:
+        """Until so many messages wait there. One that was looked at and put back takes its time in a quorum queue."""
+        wait_until(lambda: self._waiting_in(queue) == count, f"{count} messages are in {queue!r}")
+
+    def _waiting_in(self, queue: str) -> int:
         with Connection(self.node.url) as connection:
             return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
 

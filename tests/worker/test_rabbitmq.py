@@ -61,7 +61,7 @@ def rabbit(request: pytest.FixtureRequest, scene: Scene, node: RabbitNode, pairs
     pair = pairs[request.param]
     scene.configure(**pair.conf)
     scene.queue = request.param
-    rabbit = Rabbit(node, pair)
+    rabbit = Rabbit(node, pair, scene)
     with Connection(node.url) as connection:
         for queue in scene.app.amqp.queues.values():
             queue(connection.default_channel).declare()
@@ -76,7 +76,7 @@ def rabbit(request: pytest.FixtureRequest, scene: Scene, node: RabbitNode, pairs
         return
     scene.wait_quiet()
     for name in pair.conf["task_queues"]:
-        wait_until(lambda name=name: rabbit.waiting_in(name) == 0, f"nothing is left in {name!r}")  # type: ignore[misc]
+        rabbit.wait_for(0, name)
 
 
 @pytest.fixture(params=["early", "late"])
@@ -150,7 +150,6 @@ def test_it_goes_back_unchanged_to_the_one_queue_it_came_from(
 ) -> None:
     """The exchange has put a copy into a second queue, which nobody consumes: that one is what it looked like."""
     left, right = (f"{scene.queue}-{exchange}-{side}" for side in ("left", "right"))
-    names = [worker.name for worker in rabbit.pair.start()]
     holder = Holder(scene)
     through: dict[str, Any] = {
         "queue": None,
@@ -160,7 +159,7 @@ def test_it_goes_back_unchanged_to_the_one_queue_it_came_from(
     }
     sent = scene.send("early.quick", "it", "\u017c\u00f3\u0142\u0107", **through, **WIRE)
     scene.wait_parked()
-    assert len(scene.app.control.cancel_consumer(left, destination=names, reply=True)) == 2
+    rabbit.tell("cancel_consumer", left)
     holder.let_go()
 
     back, original = rabbit.look(left), rabbit.look(right)
@@ -171,9 +170,9 @@ def test_it_goes_back_unchanged_to_the_one_queue_it_came_from(
     assert ours == theirs
     assert (walked["ticket"], walked["links"]) == (ticket_in(before["ticket"], left), before["links"])
     assert (walked["at"], walked["held"]) == (1, [scene.key])
-    assert rabbit.waiting_in(right) == 1
+    rabbit.wait_for(1, right)
 
-    assert len(scene.app.control.add_consumer(left, destination=names, reply=True)) == 2
+    rabbit.tell("add_consumer", left)
     assert sent.get() == "\u017c\u00f3\u0142\u0107"
     assert len(scene.stage.starts()) == 1
     assert rabbit.purge(right) == 1
@@ -181,16 +180,16 @@ def test_it_goes_back_unchanged_to_the_one_queue_it_came_from(
 
 @pytest.mark.parametrize("rabbit", ["classic"], indirect=True)
 def test_each_copy_of_a_fanout_runs_as_it_would_without_limits(scene: Scene, rabbit: Rabbit) -> None:
-    right, names = f"{scene.queue}-fanout-right", [worker.name for worker in rabbit.pair.start()]
-    scene.app.control.add_consumer(right, destination=names, reply=True)
+    right = f"{scene.queue}-fanout-right"
+    rabbit.tell("add_consumer", right)
     try:
         scene.send("early", "it", queue=None, exchange=f"{scene.queue}-fanout", routing_key="go.on")
         scene.wait_started("it")
         scene.send("plain", "a task that passes behind both copies").get()
         scene.stage.open_all()
-        scene.wait_started("it", times=2, within=3)
+        scene.wait_started("it", times=2)
     finally:
-        scene.app.control.cancel_consumer(right, destination=names, reply=True)
+        rabbit.tell("cancel_consumer", right)
 
 
 def test_a_queue_that_is_gone_loses_nothing(scene: Scene, node: RabbitNode, pairs: dict[str, Pair]) -> None:
@@ -272,7 +271,7 @@ def test_published_and_died_before_it_settled(scene: Scene, rabbit: Rabbit, acks
     crash.others_go_on()
     scene.wait_started("it")
     scene.send("plain", "a task that passes behind both copies").get()
-    assert rabbit.waiting_in(scene.queue) == 0
+    rabbit.wait_for(0, scene.queue)
     scene.stage.open("it")
     crash.ran_once()
 
