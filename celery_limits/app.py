@@ -77,10 +77,12 @@ class Limits:
     def store(self) -> Store:
         return self.new_store()
 
-    def new_store(self) -> Store:
-        """The same store over connections of its own."""
+    def new_store(self, within: float | None = None) -> Store:
+        """The same store over connections of its own; with `within` a call to one that is silent takes no longer."""
         settings = self.settings
-        client = store_client(self.app, settings.store_url, settings.store_timeout)
+        timeout = settings.store_timeout if within is None else min(settings.store_timeout, within)
+        # An idle connection may have been closed meanwhile; but whoever is in a hurry asks once.
+        client = store_client(self.app, settings.store_url, timeout, retries=1 if within is None else 0)
         keyprefix = self.app.conf.broker_transport_options.get("global_keyprefix", "") if self.on_broker else ""
         return Store(client, settings.namespace, settings.policy, keyprefix=keyprefix)
 

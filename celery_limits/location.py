@@ -11,6 +11,8 @@ from urllib.parse import parse_qs, quote, urlsplit
 from celery.exceptions import ImproperlyConfigured
 from kombu.utils.url import maybe_sanitize_url
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 __all__ = ["broker_url", "is_broker", "masked", "store_client", "store_url"]
 
@@ -39,15 +41,21 @@ def is_broker(app: Any, configured: str | None) -> bool:
     return url.startswith(_OURS_ON_REDIS) and configured in (None, url, url.removeprefix(OURS))
 
 
-def store_client(app: Any, configured: str | None, timeout: float) -> Redis:
+def store_client(app: Any, configured: str | None, timeout: float, retries: int = 1) -> Redis:
     """A client of the store, not connected yet. Where that is our broker, with all that the broker's settings say."""
     if is_broker(app, configured):
         from .transport.transports import client_of  # noqa: PLC0415  (needed only there)
 
         client = client_of(app.connection_for_write(), timeout)
         assert client is not None
+        client.connection_pool.connection_kwargs["retry"] = Retry(NoBackoff(), retries)
         return client
-    return Redis.from_url(store_url(app, configured), socket_timeout=timeout, socket_connect_timeout=timeout)
+    return Redis.from_url(
+        store_url(app, configured),
+        socket_timeout=timeout,
+        socket_connect_timeout=timeout,
+        retry=Retry(NoBackoff(), retries),
+    )
 
 
 def store_url(app: Any, configured: str | None) -> str:

@@ -203,13 +203,17 @@ class Store:
 
     # -- liveness ---------------------------------------------------------------------------------------
 
-    def beat(self, worker: str) -> Beat:
-        """Renews the worker's lease, or gives it one."""
+    def beat(self, worker: str, *, renew: bool = False) -> Beat:
+        """Renews the worker's lease, or gives it one.
+
+        With `renew` it gives none: a beat that was under way for long, and whose answer nobody waits for any more,
+        would else take a lapsed lease anew, and the next one could not see that it was lost.
+        """
         if not worker or worker == "!" or _CONTROL.search(worker):
             raise ValueError(f"worker {worker!r}: a name without control characters is needed")
         p = self.policy
         times = (p.lease, p.grant_timeout, p.forget, p.remember, p.refresh_timeout)
-        return cast(Beat, self._run("beat", worker, *map(microseconds, times)))
+        return cast(Beat, self._run("beat", worker, *map(microseconds, times), "renew" if renew else ""))
 
     def leave(self, worker: str) -> Aftermath:
         """The worker goes for good; call again while `more`."""

@@ -6,6 +6,7 @@ process gets one when it first fetches something that it will have to acknowledg
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import os
 import socket
@@ -63,12 +64,15 @@ def member_of(channel: Any) -> Any:
 
 def _join(channel: Any) -> Any:
     from celery_limits.worker.exits import Ledger, Releaser  # noqa: PLC0415  (the worker's, and it imports transports)
+    from celery_limits.worker.keeper import Threads  # noqa: PLC0415
     from celery_limits.worker.lease import Lease  # noqa: PLC0415
 
-    client = Redis(connection_pool=channel._get_pool())
-    store = Store(
-        client, channel.limits_namespace, Policy(lease=channel.limits_lease), keyprefix=channel.global_keyprefix
-    )
+    def new_store() -> Store:
+        client = Redis(connection_pool=channel._get_pool())
+        policy = Policy(lease=channel.limits_lease)
+        return Store(client, channel.limits_namespace, policy, keyprefix=channel.global_keyprefix)
+
+    store = new_store()
     lease = Lease(
         socket.gethostname(),
         store,
@@ -78,6 +82,6 @@ def _join(channel: Any) -> Any:
         on_back=lambda: None,
         on_losing=lambda: None,
     )
-    lease.start()
+    lease.start(Threads(_thread.start_new_thread, _thread.allocate_lock), new_store())
     atexit.register(lease.stop)
     return lease

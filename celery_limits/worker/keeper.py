@@ -1,99 +1,107 @@
-"""Renews the lease where threads are greenlets: from a thread of the operating system's.
+"""The renewals of the lease, in a thread of the operating system's that does nothing else.
 
-In a gevent or eventlet worker every `threading.Thread` is a greenlet, which waits for the others to yield. A body that
-never does, such as a long computation, would cost the worker its lease. Both libraries give each real thread a loop of
-its own, so this one uses the store like any other. It shares no lock with a greenlet, writes no log, and is not joined:
-whoever waits for a greenlet's lock from a real thread, or the other way round, may wait for ever.
+What else a worker does for the store may take long: a broker that is away keeps the outbox waiting, a body that never
+yields keeps every greenlet waiting, and where threads are greenlets that includes the housekeeping. The lease must not
+wait for any of them. In green pools this thread is a real one all the same; gevent and eventlet give it a loop of its
+own. It shares no lock with greenlets, writes no log there, and is not joined: whoever waits for a greenlet's lock from
+a real thread, or the other way round, may wait for ever.
 """
 
 from __future__ import annotations
 
+import _thread
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from celery_limits.store import Store, StoreError
+from celery_limits.store import Store
 from celery_limits.store.outcomes import Renewed
 
-__all__ = ["Keeper", "native_threads"]
+__all__ = ["Keeper", "Threads", "real_threads"]
 
 
-class NativeThreads(NamedTuple):
-    """What the module `_thread` had before it was patched."""
+class Threads(NamedTuple):
+    """How to make a real thread, as the module `_thread` does where nobody has patched it."""
 
     start_new_thread: Callable[..., Any]
     allocate_lock: Callable[[], Any]
-    leave: Callable[[], Any]
+    leave: Callable[[], Any] = lambda: None
+    are_green: bool = False
 
 
-def native_threads(pool_cls: Any) -> NativeThreads | None:
-    """For pools of greenlets, how to make a real thread; None where threads are real anyway."""
+def real_threads(pool_cls: Any) -> Threads:
     if not pool_cls.is_green:
-        return None
+        return Threads(_thread.start_new_thread, _thread.allocate_lock)
     if "gevent" in pool_cls.__module__:
         from gevent import get_hub  # noqa: PLC0415  (there only with its pool)
         from gevent.monkey import get_original  # noqa: PLC0415
 
         start, lock = get_original("_thread", ["start_new_thread", "allocate_lock"])
-        return NativeThreads(start, lock, lambda: get_hub().destroy(destroy_loop=True))
+        return Threads(start, lock, lambda: get_hub().destroy(destroy_loop=True), are_green=True)
     from eventlet.patcher import original  # noqa: PLC0415
 
     module = original("_thread")
-    return NativeThreads(module.start_new_thread, module.allocate_lock, lambda: None)
+    return Threads(module.start_new_thread, module.allocate_lock, are_green=True)
 
 
 class Keeper:
-    """Beats for whoever `name` says, `every` so many seconds, until `stop`.
+    """Beats for whoever `name` says, if anyone, `every` so many seconds, until `stop`.
 
-    `on_renewed(name, when)` and `on_lost(name)` are called in its thread: they may assign, and nothing else.
+    The callbacks are called in its thread: `on_renewed(name, when)`, `on_lost(name)` when the lease was not there any
+    more, `on_silence()` each time that the store can't be reached. In green pools they may assign, and nothing else.
     """
 
     def __init__(
         self,
-        native: NativeThreads,
+        threads: Threads,
         store: Store,
         every: float,
         *,
         name: Callable[[], str],
         on_renewed: Callable[[str, float], Any],
         on_lost: Callable[[str], Any],
+        on_silence: Callable[[], Any],
     ) -> None:
-        self._native, self._store, self._every = native, store, every
-        self._name, self._on_renewed, self._on_lost = name, on_renewed, on_lost
-        self._running = native.allocate_lock()
-        self._ended = native.allocate_lock()
-        self._lost = ""
+        self._threads, self._store, self._every = threads, store, every
+        self._name, self._on_renewed, self._on_lost, self._on_silence = name, on_renewed, on_lost, on_silence
+        self._stopped = threads.allocate_lock()
+        self._ended = threads.allocate_lock()
+        self._is_running = False
 
     def start(self) -> None:
-        """The lease is held already: what is not renewed but new was lost before."""
-        self._running.acquire()
+        self._stopped.acquire()
         self._ended.acquire()
-        self._native.start_new_thread(self._keep, ())
+        self._is_running = True
+        self._threads.start_new_thread(self._keep, ())
 
     def stop(self) -> None:
-        """Returns when there will be no more beats; the store's own timeout bounds how long that takes."""
-        self._running.release()
-        self._ended.acquire()
+        """Returns when there will be no more beats; the store's timeout bounds how long that takes."""
+        if self._is_running:
+            self._is_running = False
+            self._stopped.release()
+            self._ended.acquire()
 
     def _keep(self) -> None:
+        pause = self._every
         try:
-            while not self._running.acquire(timeout=self._every):
-                self._beat(self._name())
+            while not self._stopped.acquire(timeout=pause):
+                name = self._name()
+                pause = self._every if not name or self._beat(name) else self._every / 3
         finally:
             self._store.close()
-            self._native.leave()
+            self._threads.leave()
             self._ended.release()
 
-    def _beat(self, name: str) -> None:
-        if name == self._lost:
-            return  # its next name will be another
+    def _beat(self, name: str) -> bool:
+        """Whether the store has answered."""
         sent = time.monotonic()
         try:
-            outcome = self._store.beat(name)
-        except StoreError:
-            return  # the housekeeping greenlet says so, when it can
+            outcome = self._store.beat(name, renew=True)
+        except Exception:  # whatever it is, it must not end the renewals; the housekeeping meets it too, and says so
+            self._on_silence()
+            return False
         if isinstance(outcome, Renewed):
             self._on_renewed(name, sent)
         else:
-            self._lost = name
             self._on_lost(name)
+        return True

@@ -1,9 +1,8 @@
-"""The worker's proof of life, and its share of the store's housekeeping, in a thread of their own.
+"""The worker's proof of life, and its share of the store's housekeeping, in threads of their own.
 
-The thread starts before the first admission and ends after the pool has drained, so a lease is renewed however long
-bodies run, and however busy the event loop is. It also sweeps (shared by all workers), works off the outbox, makes up
-for releases that could not reach the store, and says loudly when the lease was lost. Where that thread is a greenlet,
-`keeper` renews the lease beside it.
+They start before the first admission and end after the pool has drained, so a lease is renewed however long bodies run,
+and however busy the event loop is. The renewals are the `keeper`'s. The housekeeping sweeps (shared by all workers),
+works off the outbox, makes up for releases that could not reach the store, and says loudly when the lease was lost.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_limits.store import Store, StoreError, StoreUnavailable
-from celery_limits.store.outcomes import Aftermath, Beat, Joined, Lost, Refresh
+from celery_limits.store.outcomes import Aftermath, Refresh
 
 from .exits import Ledger, Releaser
-from .keeper import Keeper, NativeThreads
+from .keeper import Keeper, Threads
 
 __all__ = ["Lease"]
 
@@ -54,29 +53,14 @@ class Lease:
         self._seconds = store.policy.lease
         self._good_until = 0.0
         self._reachable = True
-        self._losing = False
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._keeper: Keeper | None = None
-        self._found_lost = ""
+        self._joined = ""  # under this name the keeper renews; none while the lease is to be taken
+        self._was_here = False
         self.worker = self._new_name()
         self.owed: set[str] = set()
         """Deliveries that could not be given back yet."""
-
-    def keep_with(self, native: NativeThreads, store: Store) -> None:
-        """Has the lease renewed by a real thread as well, over a connection of its own."""
-        self._keeper = Keeper(
-            native,
-            store,
-            self._seconds / BEATS,
-            name=lambda: self.worker,
-            on_renewed=self._was_renewed,
-            on_lost=lambda name: setattr(self, "_found_lost", name),
-        )
-
-    def _was_renewed(self, name: str, when: float) -> None:
-        if name == self.worker:
-            self._good_until = max(self._good_until, when + self._seconds)
 
     def _new_name(self) -> str:
         return f"{self._name}/{secrets.token_hex(3)}"
@@ -92,26 +76,34 @@ class Lease:
             self._reachable = False
             logger.error("limits: the store can't be reached: %s Limited tasks wait until it is back.", error)
 
-    def start(self) -> None:
-        """Takes the lease and renews it until `stop`. A store that is away is waited for."""
+    def start(self, threads: Threads, store: Store) -> None:
+        """Takes the lease, and has it renewed until `stop`, through `store`. A store that is away is waited for."""
         try:
-            self._beat()
+            self._join()
         except StoreUnavailable as error:
             self._went_away(error)
         self._thread = threading.Thread(target=self._live, name="limits-lease", daemon=True)
         self._thread.start()
-        if self._keeper is not None:
-            self._keeper.start()
+        self._keeper = Keeper(
+            threads,
+            store,
+            self._seconds / BEATS,
+            name=lambda: self._joined,
+            on_renewed=self._was_renewed,
+            on_lost=self._was_lost,
+            on_silence=_nothing if threads.are_green else self._check_losing,
+        )
+        self._keeper.start()
 
     def stop(self) -> None:
         """Ends the renewals and leaves: what this worker still holds goes to others at once."""
         self._stopped.set()
+        if self._keeper is not None:
+            self._keeper.stop()
         self._leave()
         if self._thread is not None:
             self._thread.join(2 * NAP + self._seconds)
-            if self._keeper is not None:
-                self._keeper.stop()
-            self._leave()  # a renewal may have been under way the first time
+            self._leave()  # its last sweep may have been asked for something in this worker's name
 
     def _leave(self) -> None:
         try:
@@ -122,45 +114,62 @@ class Lease:
         except StoreError as error:
             logger.warning("limits: could not leave the store: %s; the lease will lapse", error)
 
-    # -- the thread ----------------------------------------------------------------------------------------
+    # -- called by the keeper, in its own thread ------------------------------------------------------------
+
+    def _was_renewed(self, name: str, when: float) -> None:
+        if name == self._joined:
+            self._good_until = when + self._seconds
+
+    def _was_lost(self, name: str) -> None:
+        if name == self._joined:
+            self._joined = ""
+            self._good_until = 0.0
+
+    def _check_losing(self) -> None:
+        """Past the last third of the lease there may be no further chance to end what others will be given."""
+        if self._joined and time.monotonic() > self._good_until - self._seconds / BEATS:
+            self._on_losing()
+
+    # -- the housekeeping thread ---------------------------------------------------------------------------
 
     def _live(self) -> None:
-        next_beat = time.monotonic() + self._seconds / BEATS
+        next_look = time.monotonic() + self._seconds / BEATS
         while not self._stopped.is_set():
             try:
-                if time.monotonic() >= next_beat:
-                    self._beat()
-                    next_beat = time.monotonic() + self._seconds / BEATS
+                if not self._joined:
+                    self._join()
+                if time.monotonic() >= next_look:
+                    self._make_up()
+                    next_look = time.monotonic() + self._seconds / BEATS
                 pause = self._sweep()
                 self._came_back()
-                self._store.listen(min(pause, max(0.0, next_beat - time.monotonic())))
+                self._store.listen(min(pause, max(0.0, next_look - time.monotonic())))
             except StoreError as error:
-                next_beat = 0.0
+                next_look = 0.0
                 self._went_away(error)
-            except Exception as error:  # whatever it is, it must not end the renewals
+            except Exception as error:  # whatever it is, it must not end the housekeeping
                 logger.exception("limits: housekeeping failed, and is tried again: %r", error)
                 self._stopped.wait(NAP)
 
-    def _beat(self) -> None:
+    def _join(self) -> None:
+        """Takes the lease; under another name if it was lost, since what the old one held counts for nothing."""
+        if self._was_here:
+            old, self.worker = self.worker, self._new_name()
+            logger.critical(
+                "limits: this worker was cut off from the store for longer than its lease of %g s, so others were "
+                "given its slots while %d of its tasks ran on; it joins again as %s (was %s)",
+                self._seconds, len(self._ledger), self.worker, old,
+            )  # fmt: skip
         sent = time.monotonic()
-        if self._found_lost == self.worker or self._finds_lost(self._store.beat(self.worker)):
-            self._lost()
-            self._store.beat(self.worker)
+        self._store.beat(self.worker)
+        self._was_here = True
         self._good_until = sent + self._seconds
-        self._losing = False
+        self._joined = self.worker
+
+    def _make_up(self) -> None:
+        """Gives back what the store believes this worker runs, and it does not."""
         for ticket, fence, back in self._ledger.forgotten(self._store.held_by(self.worker)):
             self._releaser.release(ticket, self.worker, fence, back=back)
-
-    def _finds_lost(self, outcome: Beat) -> bool:
-        return isinstance(outcome, Lost) or bool(isinstance(outcome, Joined) and self._good_until)
-
-    def _lost(self) -> None:
-        old, self.worker = self.worker, self._new_name()
-        logger.critical(
-            "limits: this worker was cut off from the store for longer than its lease of %g s, so others were given "
-            "its slots while %d of its tasks ran on; it joins again as %s (was %s)",
-            self._seconds, len(self._ledger), self.worker, old,
-        )  # fmt: skip
 
     def _sweep(self) -> float:
         """Sweeps until nothing is left to do; seconds until it should be called again."""
@@ -178,9 +187,7 @@ class Lease:
 
     def _went_away(self, error: StoreError) -> None:
         self.doubt(error)
-        if not self._losing and time.monotonic() > self._good_until - self._seconds / BEATS:
-            self._losing = True
-            self._on_losing()
+        self._check_losing()
         self._stopped.wait(min(NAP, self._seconds / 10))
 
     def _came_back(self) -> None:
@@ -188,3 +195,7 @@ class Lease:
             self._reachable = True
             logger.warning("limits: the store is back")
         self._on_back()
+
+
+def _nothing() -> None:
+    """In green pools the keeper's thread may not log: the housekeeping greenlet says it."""

@@ -7,13 +7,16 @@ slots for nothing, while their message comes again: they give them back.
 
 from __future__ import annotations
 
+import os
+import signal
+from contextlib import suppress
 from typing import Any
 
 from celery.concurrency.asynpool import AsynPool
 
 from .exits import Holding
 
-__all__ = ["install"]
+__all__ = ["install", "kill_holders"]
 
 _MARK = "__celery_limits__"
 
@@ -42,6 +45,15 @@ def install() -> None:
                 holding.release(back=True)
 
     AsynPool.flush = flush_and_give_back
+
+
+def kill_holders(pool: Any) -> None:
+    """Ends every process that runs a body which holds slots, or was sent one. Called from any thread."""
+    for job in tuple(pool._cache.values()):
+        process = job._worker_pid or getattr(job._write_to, "pid", None)
+        if process and isinstance(getattr(job._accept_callback, "__self__", None), Holding):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
 
 def _waits_in(job: Any) -> Holding | None:

@@ -7,9 +7,6 @@ its channel's `message_to_python`.
 
 from __future__ import annotations
 
-import os
-import signal
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -31,7 +28,7 @@ from celery_limits.wire import HEADER
 from . import prefork
 from .exits import Ledger, Releaser
 from .gate import Gate
-from .keeper import native_threads
+from .keeper import real_threads
 from .lease import Lease
 from .outbox import Outbox
 from .refresh import hand_to_pool
@@ -39,6 +36,9 @@ from .refresh import hand_to_pool
 __all__ = ["LimitsStep", "QueueMarks", "put_before_pool"]
 
 logger = get_logger(__name__)
+
+TRIES = 6
+"""Calls of a silent store that fit into a lease: a renewal that fails leaves time for others, and for the end."""
 
 
 class LimitsStep(bootsteps.StartStopStep):
@@ -82,12 +82,10 @@ class LimitsStep(bootsteps.StartStopStep):
             Releaser(store, Outbox(limits.app, store)),  # its own: a pool child is forked while its thread works
             on_refresh=refresh,
             on_back=lambda: gate.come_back(),  # noqa: PLW0108  (made below)
-            on_losing=partial(_end_bodies, worker, limits),
+            on_losing=partial(_end_bodies, worker, limits, set()),
         )
         if limits.on_broker:
             adopt(store, lease)
-        if (native := native_threads(worker.pool_cls)) is not None:
-            lease.keep_with(native, limits.new_store())
         if worker.pool_cls.uses_semaphore:
             prefork.install()
         gate = Gate(worker, store, lease, ledger, releaser, refresh)
@@ -102,7 +100,8 @@ class LimitsStep(bootsteps.StartStopStep):
 
     def start(self, worker: Any) -> None:
         assert self.lease is not None
-        self.lease.start()
+        seconds = self.limits.settings.lease
+        self.lease.start(real_threads(worker.pool_cls), self.limits.new_store(within=seconds / TRIES))
 
     def stop(self, worker: Any) -> None:
         if self.lease is not None:
@@ -134,19 +133,17 @@ def _keep_limited(worker: Any, hand_over: Any, request: Any) -> Any:
     return None
 
 
-def _end_bodies(worker: Any, limits: Limits) -> None:
-    """The lease is about to lapse, and others will be given what this worker holds."""
+def _end_bodies(worker: Any, limits: Limits, named: set[str]) -> None:
+    """The lease is about to lapse, and others will be given what this worker holds. Called until it is renewed."""
     holders = [request for request in tuple(active_requests) if getattr(request, "holding", None)]
-    if not holders:
-        return
-    names = ", ".join(f"{request.name}[{request.id}]" for request in holders[:10])
-    if limits.settings.on_lost_lease == "continue" or not worker.pool_cls.uses_semaphore:
-        logger.critical("limits: the lease lapses, and these run on, beside those that get their slots: %s", names)
-        return
-    logger.critical("limits: the lease lapses (limits_on_lost_lease='terminate'), so these are ended: %s", names)
-    for request in holders:
-        with suppress(ProcessLookupError):
-            os.kill(request.worker_pid, signal.SIGKILL)
+    terminate = limits.settings.on_lost_lease == "terminate" and worker.pool_cls.uses_semaphore
+    news = [name for request in holders if (name := f"{request.name}[{request.id}]") not in named]
+    named.update(news)
+    if news:
+        what = "these are ended" if terminate else "these run on, beside those that get their slots"
+        logger.critical("limits: the lease lapses, and %s: %s", what, ", ".join(news[:10]))
+    if terminate:
+        prefork.kill_holders(worker.pool._pool)
 
 
 def _extend_banner(worker: Any, limits: Limits) -> None:

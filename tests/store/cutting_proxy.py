@@ -30,6 +30,8 @@ class CuttingProxy:
         self.plan: list[str] = []
         self.cuts = 0
         self._shut = False
+        self._flows = threading.Event()
+        self._flows.set()
         self._open: list[_Connection] = []
         self._lock = threading.Lock()
         self._server_socket = server_socket
@@ -50,6 +52,9 @@ class CuttingProxy:
                     self._open.append(connection)
                 connection.start()
 
+    def wait_to_flow(self) -> None:
+        self._flows.wait()
+
     def next_step(self) -> str:
         return self.plan.pop(0) if self.plan else "pass"
 
@@ -60,15 +65,20 @@ class CuttingProxy:
                 connection.end()
             self._open.clear()
 
-    def shut(self) -> None:
-        """Ends every connection, and every new one too, until `reopen`."""
+    def shut(self, *, silently: bool = False) -> None:
+        """Ends every connection, and every new one too, until `reopen`; or, silently, lets nothing through any more."""
+        if silently:
+            self._flows.clear()
+            return
         self._shut = True
         self.cut_all()
 
     def reopen(self) -> None:
         self._shut = False
+        self._flows.set()
 
     def close(self) -> None:
+        self._flows.set()
         self._listener.close()
 
 
@@ -88,6 +98,7 @@ class _Connection:
     def _requests(self) -> None:
         with suppress(OSError):
             while chunk := self._client.recv(_CHUNK):
+                self._proxy.wait_to_flow()
                 if _SCRIPT_CALL.match(chunk):
                     self._step = self._proxy.next_step()
                 if self._step == "before":

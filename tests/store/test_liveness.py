@@ -34,6 +34,16 @@ def test_a_beat_joins_then_renews(store: Store) -> None:
     store.leave("w")
 
 
+def test_a_beat_that_only_renews_gives_no_lease(store: Store) -> None:
+    assert isinstance(store.beat("w", renew=True), Lost)
+    assert isinstance(store.beat("w"), Joined)
+    assert isinstance(store.beat("w", renew=True), Renewed)
+    store.leave("w")
+    assert isinstance(store.beat("w", renew=True), Lost)
+    assert isinstance(store.beat("w"), Joined)
+    store.leave("w")
+
+
 def test_listening_outlasts_no_client_s_patience(redis_server: RedisServer) -> None:
     """A client that waits half a second for an answer must not take the silence of an idle store for an outage."""
     with redis_server.client(socket_timeout=0.5) as client:

@@ -32,8 +32,8 @@ OURS = os.environ.get("LIMITS_TEST_TRANSPORT", "")
 LEASE = 30.0
 """Of shared workers. Long, so that what happens soon after an end was not brought about by a beat."""
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 30.0
-STOP_SECONDS = 20.0
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
 
 
 class Worker:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from celery import states
 
+from tests.redis_server import RedisServer
+from tests.store.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.waiting import wait_until
-from tests.worker.harness import Scene, Worker
+from tests.worker.harness import Scene, Sent, Worker
 
 GREEN = ("gevent", "eventlet")
 LEASE = 1.5
+CUT_OFF_LEASE = 6.0
+"""Long enough for a busy machine to end a body in the last third of it."""
 
 
 def lease_of(scene: Scene, worker: Worker) -> float:
@@ -42,3 +48,62 @@ def test_a_body_that_never_yields_keeps_its_slot(scene: Scene, pool: str) -> Non
     selfish.stop()
     assert selfish.wait_gone() == 0
     assert lease_of(scene, selfish) == 0
+
+
+# -- cut off from the store --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wire(broker: RedisServer) -> Iterator[CuttingProxy]:
+    """What one of the workers reaches the store through, and nothing else."""
+    with cutting_proxy(broker.socket) as proxy:
+        yield proxy
+
+
+def cut_off(scene: Scene, wire: CuttingProxy, task: str, **conf: Any) -> tuple[Worker, Worker, Sent, Sent]:
+    """One worker runs a body and loses sight of the store; another waits for its slot, on another queue."""
+    scene.configure(limits_lease=CUT_OFF_LEASE, limits_forget=3.0, **conf)
+    far = scene.launch("prefork", limits_store_url=f"unix://{wire.path}")
+    near = scene.launch("prefork", "-Q", f"{scene.key}-near")
+    for worker in (far, near):
+        worker.wait_ready()
+    first = scene.send(task, "first")
+    scene.wait_started("first")
+    second = scene.send("early", "second", queue=f"{scene.key}-near")
+    scene.wait_parked(1)
+    return far, near, first, second
+
+
+@pytest.mark.parametrize("how", ["refused", "silent"])
+def test_terminate_ends_the_bodies_before_others_get_their_slots(scene: Scene, wire: CuttingProxy, how: str) -> None:
+    """Never over, even then: the scene's fixture fails the test if the second body met the first."""
+    far, _, first, second = cut_off(scene, wire, "early", limits_on_lost_lease="terminate")
+    wire.shut(silently=how == "silent")
+    scene.wait_started("second")
+    far.wait_for_log("these are ended: early")
+    first.wait(states.FAILURE)
+    assert not scene.stage.ends("first")
+    wire.reopen()
+    far.wait_for_log("it joins again as")
+    scene.stage.open_all()
+    second.get()
+    scene.send("early.quick", "third").get()
+
+
+def test_continue_lets_the_bodies_finish_loudly(scene: Scene, wire: CuttingProxy) -> None:
+    """The stated exception: they count for nothing any more, and what they release later changes nothing."""
+    scene.sizes[scene.key] = 2
+    far, _, first, second = cut_off(scene, wire, "early")
+    wire.shut()
+    scene.wait_started("second")
+    far.wait_for_log("these run on, beside those that get their slots: early")
+    scene.stage.open("first")
+    first.get()
+    wire.reopen()
+    far.wait_for_log("it joins again as")
+    third = scene.send("early", "third")
+    scene.wait_parked(1)
+    assert [party.task_id for party in scene.limits.status(scene.key).holders] == [second.id]
+    scene.stage.open_all()
+    for sent in (second, third):
+        sent.get()

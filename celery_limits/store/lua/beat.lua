@@ -1,17 +1,19 @@
 -- beat: a worker says that it lives, and what the configuration is.
 --
 -- KEYS  the namespace
--- ARGV  now, worker, lease, then the settings grant, forget, remember, refresh (all in microseconds)
+-- ARGV  now, worker, lease, then the settings grant, forget, remember, refresh (all in microseconds), '' or 'renew'
 -- Outcomes
 --   renewed   the lease goes on
 --   joined    a new lease: a worker that had one before has lost it, and what it ran counts for nothing any more
---   lost      tickets of an earlier life of this id are still being recovered: join under another id
+--   lost      there is no lease to renew, or tickets of an earlier life of this id are still being recovered:
+--             join under another id
 -- include base clock number pulse
 
 tick()
 local worker, lease = ARGV[2], tonumber(ARGV[3])
 if call('EXISTS', P .. 'dead:' .. worker) == 1 then return { 'lost', '' } end
 local had = call('ZSCORE', P .. 'leases', worker)
+if ARGV[8] == 'renew' and not had then return { 'lost', '' } end
 feel_pulse(lease, true)
 call('ZADD', P .. 'leases', whole(now + lease), worker)
 call('ZADD', P .. 'worker:' .. worker, 0, '!')
