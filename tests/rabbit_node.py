@@ -89,6 +89,10 @@ class RabbitNode:
         self.close()
 
     @property
+    def is_running(self) -> bool:
+        return self._node is not None and self._node.poll() is None
+
+    @property
     def _environment(self) -> dict[str, str]:
         """Whatever RABBITMQ_* and ERL_* the machine has set up is left out."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("RABBITMQ_", "ERL_"))}
