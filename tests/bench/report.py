@@ -1,6 +1,6 @@
 """The table that a bench prints: one line a figure, with its spread and, where there is one, its goal.
 
-A figure is judged as measured and shown rounded up, never to our favour.
+A figure is judged as measured and shown rounded away from its goal's good side, never to our favour.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HEADINGS = ("", "figure", "8 of 10 rounds", "goal", "")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`goal` is an upper bound; `below`: the bound itself misses it."""
+    """`goal` is an upper bound; `below`: the bound itself misses it. `least`: it is a lower bound instead."""
 
     section: str
     name: str
@@ -25,11 +25,14 @@ class Row:
     unit: str
     goal: float | None = None
     below: bool = False
+    least: bool = False
 
     @property
     def met(self) -> bool | None:
         if self.goal is None:
             return None
+        if self.least:
+            return self.figure.median >= self.goal
         return self.figure.median < self.goal or (not self.below and self.figure.median == self.goal)
 
     @property
@@ -41,16 +44,26 @@ class Row:
 
     def cells(self) -> tuple[str, ...]:
         median, low, high = self.figure
-        between = f"{_up(low)} to {_up(high)}" if low != high else ""
-        sign = "<" if self.below else "≤"
+        shown = _down if self.least else _up
+        between = f"{shown(low)} to {shown(high)}" if low != high else ""
+        sign = "≥" if self.least else "<" if self.below else "≤"
         goal = "" if self.goal is None else f"{sign} {self.goal:g}"
-        return self.name, f"{_up(median)} {self.unit}", between, goal, self.verdict
+        return self.name, f"{shown(median)} {self.unit}", between, goal, self.verdict
 
 
 def _up(figure: float) -> str:
-    """Three digits that matter or all before the point, rounded up."""
-    digits = max(0, 2 - math.floor(math.log10(figure))) if figure > 0 else 0
+    digits = _digits(figure)
     return f"{math.ceil(figure * 10**digits) / 10**digits:,.{digits}f}"
+
+
+def _down(figure: float) -> str:
+    digits = _digits(figure)
+    return f"{math.floor(figure * 10**digits) / 10**digits:,.{digits}f}"
+
+
+def _digits(figure: float) -> int:
+    """After the point: three that matter, or none where three are before it."""
+    return max(0, 2 - math.floor(math.log10(figure))) if figure > 0 else 0
 
 
 def render(rows: list[Row]) -> str:

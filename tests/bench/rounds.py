@@ -15,7 +15,19 @@ from typing import NamedTuple, TypeAlias
 
 from redis import Redis
 
-__all__ = ["Block", "Samples", "Spread", "Work", "interleave", "on_client", "on_server", "say", "spread"]
+__all__ = [
+    "Block",
+    "Samples",
+    "Spread",
+    "Turn",
+    "Work",
+    "interleave",
+    "on_client",
+    "on_server",
+    "say",
+    "spread",
+    "take_turns",
+]
 
 Block: TypeAlias = Callable[[int], float]
 """Units of work to do -> the cost of one, in microseconds."""
@@ -24,6 +36,9 @@ Work: TypeAlias = Callable[[int], Callable[[], object]]
 """Units of work to prepare -> the function that does them, and nothing else."""
 
 Samples: TypeAlias = dict[str, list[float]]
+
+Turn: TypeAlias = Callable[[], Mapping[str, float]]
+"""One turn of one variant -> its figures, by name."""
 
 WARM_UP = 3
 """Rounds that don't count: scripts are loaded, tables grown by the set-up are rehashed."""
@@ -56,6 +71,24 @@ def interleave(what: str, blocks: Mapping[str, Block], *, seconds: float, units:
             if turn >= 0:
                 samples[name].append(cost)
         turn += 1
+    return samples
+
+
+def take_turns(what: str, variants: Mapping[str, Turn], *, rounds: int) -> Samples:
+    """Every variant once a round, in an order that chance gives it; for turns of seconds, of which there are few.
+
+    The figures of a variant are named `variant figure`. A first round doesn't count.
+    """
+    names, samples, chance = list(variants), Samples(), random.Random(1)
+    for turn in range(rounds + 1):
+        say(f"  {what}: {f'round {turn} of {rounds}' if turn else 'warm-up'}")
+        chance.shuffle(names)
+        for name in names:
+            figures = variants[name]()
+            for figure, value in figures.items():
+                kept = samples.setdefault(f"{name} {figure}", [])
+                if turn:
+                    kept.append(value)
     return samples
 
 
@@ -102,5 +135,7 @@ class Spread(NamedTuple):
 def spread(over: list[float], under: list[float] | None = None) -> Spread:
     """A cost, or with `under` the ratio of two, taken round by round."""
     figures = over if under is None else [a / b for a, b in zip(over, under, strict=True)]
+    if len(figures) == 1:
+        return Spread(figures[0], figures[0], figures[0])
     tenths = statistics.quantiles(figures, n=10, method="inclusive")
     return Spread(statistics.median(figures), tenths[0], tenths[-1])
