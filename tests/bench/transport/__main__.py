@@ -59,6 +59,7 @@ def scale_of(options: argparse.Namespace) -> Scale:
         concurrency=options.concurrency,
         conf=settings,
         pools=(options.pool,) if options.pool else base.pools,
+        contended=(options.pool,) if options.pool else base.contended,
         rounds=options.rounds or base.rounds,
     )
 

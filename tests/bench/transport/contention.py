@@ -26,7 +26,7 @@ START_GOAL = 1.5
 
 
 def contention(scale: Scale) -> Iterator[Row]:
-    for pool in scale.pools:
+    for pool in scale.contended:
         yield from _use(scale, pool)
         yield from _one_by_one(scale, pool)
 

@@ -23,7 +23,7 @@ SIFT_SECONDS = 120.0
 
 def flood(scale: Scale) -> Iterator[Row]:
     """One place of the worker is taken by the holder of the full key; the other is idle."""
-    pool = scale.pools[0]
+    pool = scale.contended[0]
     with Fleet(Plan(scale.scheme, True, pool, scale.concurrency, conf=scale.conf)) as fleet:
         fleet.publish("limited-hold-1", "full")
         wait_until(lambda: not fleet.queued(), "the holder was fetched")
@@ -59,7 +59,7 @@ def _single(value: float) -> Spread:
 
 
 def sift(scale: Scale) -> Iterator[Row]:
-    for pool in scale.pools:
+    for pool in scale.contended:
         with Fleet(Plan(scale.scheme, True, pool, scale.concurrency, conf=scale.conf)) as fleet:
             turns = {
                 "noop": lambda fleet=fleet: {"run": 1e6 / fleet.filled("noop", "k", times=scale.noops)[1].rate},

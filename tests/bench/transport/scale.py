@@ -19,6 +19,8 @@ class Scale:
     flood: int
     sifted: int
     pools: tuple[str, ...] = ("prefork", "threads")
+    contended: tuple[str, ...] = ("prefork", "threads")
+    """The pools of all that is not throughput."""
     scheme: str = "limits+redis"
     concurrency: int = 2
     """Of the workers whose throughput is measured: Celery's default on a machine of two cores."""
@@ -27,4 +29,4 @@ class Scale:
 
 
 FULL = Scale(rounds=7, noops=4_000, naps=800, probes=60, flood=100_000, sifted=10_000)
-QUICK = Scale(rounds=2, noops=1_000, naps=160, probes=20, flood=5_000, sifted=2_000)
+QUICK = Scale(rounds=2, noops=800, naps=160, probes=20, flood=5_000, sifted=1_000, contended=("threads",))
