@@ -20,8 +20,6 @@ from tests.upstream.sides import PREFIX, Side
 from tests.upstream.sources import Sources, prepare
 from tests.upstream.suites import SLOW_TIMEOUT, SUITES, Suite, is_slow, reason_for
 
-TRIES = 3
-
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -48,7 +46,7 @@ def compare(suite: Suite, sources: Sources, options: argparse.Namespace) -> list
     started = time.monotonic()
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda side: side.run(tests), (theirs, ours)))
-    for _ in range(TRIES - 1):
+    for _ in range(suite.tries - 1):
         _again(theirs, ours)
     for side in (theirs, ours):
         counts = Counter(outcome.kind for outcome in side.outcomes.values())

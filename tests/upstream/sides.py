@@ -120,7 +120,7 @@ class Side:
             "REDIS_HOST": "127.0.0.1",
             "REDIS_PORT": str(port),
             "REDIS_6379_TCP": str(port),
-            "TEST_BROKER": f"{self.scheme}://127.0.0.1:{port}/0",
+            "TEST_BROKER": f"{self.scheme}://127.0.0.1:{port}/2",
             "TEST_BACKEND": f"redis://127.0.0.1:{port}/1",
             "LIMITS_UPSTREAM_NOTES": str(notes),
             "LIMITS_UPSTREAM_TIMEOUT": str(self.suite.timeout),

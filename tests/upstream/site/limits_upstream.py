@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,7 +43,10 @@ def _prefix_urls() -> None:
     original = Connection.__init__
 
     def init(self: Any, hostname: Any = "localhost", *args: Any, **kwargs: Any) -> None:
-        if isinstance(hostname, str):
+        by_a_test = (
+            sys._getframe(1).f_globals["__name__"].startswith("t.")
+        )  # what is made inside is made as it is meant
+        if by_a_test and isinstance(hostname, str):
             hostname = _REDIS_URL.sub(rf"\g<1>{PREFIX}", hostname)
         original(self, hostname, *args, **kwargs)
 
