@@ -28,5 +28,5 @@ class Scale:
     """Of Celery, on both sides."""
 
 
-FULL = Scale(rounds=7, noops=4_000, naps=800, probes=60, flood=100_000, sifted=10_000)
+FULL = Scale(rounds=10, noops=2_000, naps=800, probes=60, flood=100_000, sifted=10_000)
 QUICK = Scale(rounds=2, noops=800, naps=160, probes=20, flood=5_000, sifted=1_000, contended=("threads",))
