@@ -63,11 +63,20 @@ def _swap_classes() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """No test takes longer than we wait, whatever it says of itself."""
+    """No test takes longer than we wait, whatever it says of itself, nor is it skipped for what our URL is called."""
     for item in items:
+        _lift_skip(item)
         item.own_markers = [mark for mark in item.own_markers if mark.name != "timeout"]
         item.add_marker(pytest.mark.timeout(TIMEOUT), append=False)
     _note(collected=[item.nodeid for item in items])
+
+
+def _lift_skip(item: pytest.Item) -> None:
+    """Celery's tests of recovery look for the very scheme `redis`, by which they mean plain TCP: ours is that too."""
+    if os.environ.get("TEST_BROKER", "").startswith("limits+redis://"):
+        for node in item.listchain():
+            marks = node.own_markers
+            node.own_markers = [m for m in marks if "plaintext TCP redis broker" not in str(m.kwargs.get("reason"))]
 
 
 @pytest.hookimpl(wrapper=True)
