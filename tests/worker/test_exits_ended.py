@@ -44,6 +44,19 @@ def test_revoked_while_parked(scene: Scene, acks: str, pool: str) -> None:
     assert not scene.stage.starts("fourth")
 
 
+def test_revoked_by_a_stamp_while_parked(scene: Scene) -> None:
+    scene.share("threads")
+    line = Line(scene, "early")
+    fourth = scene.send("early", "fourth", stamped_headers=["batch"], batch="unwanted")
+    scene.wait_parked(3)
+    scene.app.control.revoke_by_stamped_headers({"batch": ["unwanted"]})
+    fourth.wait(states.REVOKED)
+    scene.wait_parked(2)
+    scene.stage.open("first")
+    line.one_goes_on()
+    assert not scene.stage.starts("fourth")
+
+
 @pytest.mark.parametrize("pool", BOTH)
 def test_expired_while_parked(scene: Scene, acks: str, pool: str) -> None:
     scene.share(pool)
