@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from celery.utils.functional import maybe_list
 
+from .catalogue import Catalogue
 from .chain import Declared
 from .deadlock import check_chains
 from .ending import tell_all
@@ -113,6 +114,16 @@ class Limits:
     def status(self, key: str) -> Status:
         """Who holds the key, who waits, and what size is in force."""
         return self.store.status(key)
+
+    def overview(self) -> list[Status]:
+        """Every key there is: in use, steered, or declared by its full name. Holders and waiters are only counted."""
+        catalogue = self.catalogue()
+        keys = sorted({*self.store.keys(), *catalogue.literals})
+        return [catalogue.complete(status) for status in self.store.statuses(keys)]
+
+    def catalogue(self) -> Catalogue:
+        """What the app declares about keys, in use or not."""
+        return Catalogue(self.declared())
 
     def explain(self, task_id: str) -> Explanation:
         """Where a task is and why: at which link it waits, since when, its place in line, who holds."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import translated
-from .keys import BELLS, NOTE_SETTINGS, SETTINGS, glob_escape
+from .keys import BELLS, NOTE_SETTINGS, SETTINGS, glob_escape, split_line
+from .outcomes import name_of
 from .store import Store
 
 __all__ = ["Finding", "audit", "leftovers"]
@@ -40,16 +41,11 @@ class Finding:
         return f"{self.what}: {self.subject}: {self.why}" + (" (mended)" if self.mended else "")
 
 
-def _name(raw: bytes) -> str:
-    """A name that can be turned back into the very bytes it was, whoever wrote them."""
-    return raw.decode(errors="surrogateescape")
-
-
 def audit(store: Store, *, repair: bool = False) -> list[Finding]:
     """Every discrepancy in the namespace. With `repair` each is mended, and what that leads to is looked at again."""
     findings = _pass(store, mend=repair)
     if not repair:
-        return findings
+        return list(dict.fromkeys(findings))
     fresh = findings
     for _ in range(MAX_ROUNDS):
         while store.sweep().after.more:
@@ -92,29 +88,27 @@ def _subjects(store: Store) -> Iterator[Subject]:
     prefix = store.prefix
     pattern = glob_escape(prefix) + "*"
     for raw in client.scan_iter(match=pattern, count=1000):
-        name = _name(raw)[len(prefix) :]
+        name = name_of(raw)[len(prefix) :]
         kind, _, rest = name.partition(":")
         if kind == "task":
-            fields = {_name(field) for field in client.hkeys(raw)}
+            fields = {name_of(field) for field in client.hkeys(raw)}
             yield from (("ticket", f"{rest}.{nonce}") for nonce in fields if ":" not in nonce)
             yield from (("message", f"{rest}.{f[:-2]}") for f in fields if f.endswith(":m") and f[:-2] not in fields)
         elif kind == "hold":
-            yield from (("holder", rest, _name(member)) for member in client.sscan_iter(raw))
+            yield from (("holder", rest, name_of(member)) for member in client.sscan_iter(raw))
         elif kind == "line":
-            letter, _, rest = rest.partition(":")
-            sizes = rest.split(":", 2 if letter == "r" else 1)
-            letter_class, key = ":".join([letter, *sizes[:-1]]), sizes[-1]
-            yield from (("waiter", letter_class, key, _name(ticket)) for ticket, _ in client.zscan_iter(raw))
+            size_class, key = split_line(rest)
+            yield from (("waiter", size_class, key, name_of(ticket)) for ticket, _ in client.zscan_iter(raw))
         elif kind == "note":
             yield ("line", rest)
         elif kind == "worker":
             yield ("worker", rest)
         elif kind == "ready":
-            yield from (("listed", name, _name(ticket)) for ticket in client.lrange(raw, 0, -1))
+            yield from (("listed", name, name_of(ticket)) for ticket in client.lrange(raw, 0, -1))
         elif name == "outbox":
-            yield from (("listed", name, _name(ticket)) for ticket, _ in client.zscan_iter(raw))
+            yield from (("listed", name, name_of(ticket)) for ticket, _ in client.zscan_iter(raw))
         elif name == "leases":
-            yield from (("worker", _name(worker)) for worker, _ in client.zscan_iter(raw))
+            yield from (("worker", name_of(worker)) for worker, _ in client.zscan_iter(raw))
 
 
 def _circles(store: Store, *, mend: bool) -> list[Finding]:
@@ -143,7 +137,7 @@ def _order(store: Store, ticket: str) -> tuple[int, int]:
 
 def _holders_of(store: Store, keys: set[str]) -> list[set[str]]:
     client: Any = store.client
-    return [{_name(m).partition("#")[0] for m in client.sscan_iter(f"{store.prefix}hold:{key}")} for key in keys]
+    return [{name_of(m).partition("#")[0] for m in client.sscan_iter(f"{store.prefix}hold:{key}")} for key in keys]
 
 
 def _stuck(store: Store) -> dict[str, str]:
@@ -153,11 +147,11 @@ def _stuck(store: Store) -> dict[str, str]:
     waits_at: dict[str, str] = {}
     holders: dict[str, set[str]] = defaultdict(set)
     for raw in client.scan_iter(match=f"{prefix}line:*", count=1000):
-        letter, _, rest = _name(raw)[len(prefix) + 5 :].partition(":")
+        letter, _, rest = name_of(raw)[len(prefix) + 5 :].partition(":")
         if letter == "r":
             continue  # a rate lets its waiters go by itself
         key = rest.partition(":")[2]
-        waits_at.update((_name(ticket), key) for ticket, _ in client.zscan_iter(raw))
+        waits_at.update((name_of(ticket), key) for ticket, _ in client.zscan_iter(raw))
         holders[key] = _holders_of(store, {key})[0]
     stuck = dict(waits_at)
     moving = True
@@ -175,9 +169,9 @@ def leftovers(store: Store) -> list[str]:
     left = []
     with translated("leftovers"):
         for raw in client.scan_iter(match=f"{store.prefix}*", count=1000):
-            name = _name(raw)[len(store.prefix) :]
+            name = name_of(raw)[len(store.prefix) :]
             if name.startswith("note:"):
-                fields = [_name(field) for field in client.hkeys(raw)]
+                fields = [name_of(field) for field in client.hkeys(raw)]
                 left += [f"{name} {field}" for field in fields if not NOTE_SETTINGS.fullmatch(field)]
             elif name not in SETTINGS and not name.startswith(BELLS):
                 left.append(name)

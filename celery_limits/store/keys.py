@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["BELLS", "NOTE_SETTINGS", "SETTINGS", "glob_escape", "prefix_of"]
+__all__ = ["BELLS", "NOTE_SETTINGS", "SETTINGS", "glob_escape", "limit_key", "prefix_of", "split_line"]
 
 SETTINGS = frozenset({"serial", "config"})
 """Keys that stay when all is quiet."""
@@ -52,3 +52,18 @@ def prefix_of(namespace: str) -> str:
 def glob_escape(prefix: str) -> str:
     """A prefix as it stands in a pattern for SCAN. A broker's `global_keyprefix` may have any characters."""
     return re.sub(r"([\\\[\]*?])", r"\\\1", prefix)
+
+
+def split_line(rest: str) -> tuple[str, str]:
+    """Class and key of `line:<rest>`: a class is `c:<size>`, `f:<size>` or `r:<interval>:<burst>`."""
+    letter, _, tail = rest.partition(":")
+    *sizes, key = tail.split(":", 2 if letter == "r" else 1)
+    return ":".join([letter, *sizes]), key
+
+
+def limit_key(name: str) -> str | None:
+    """The key of a limit that a Redis key (without the prefix) is about; None for one that is about something else."""
+    kind, _, rest = name.partition(":")
+    if kind == "line":
+        return split_line(rest)[1]
+    return rest if kind in ("hold", "note") else None

@@ -196,6 +196,11 @@ def text(raw: bytes) -> str:
     return raw.decode(errors="backslashreplace")
 
 
+def name_of(raw: bytes) -> str:
+    """A name that can be turned back into the very bytes it was, whoever wrote them."""
+    return raw.decode(errors="surrogateescape")
+
+
 def aftermath(reply: list[Any]) -> Aftermath:
     """The tail of a reply; the quick way through a script has none."""
     if len(reply) < 7:

@@ -21,7 +21,7 @@ from celery_limits.limits import MAX_SIZE, parse_rate
 from . import outcomes
 from .caller import Arg, Caller
 from .errors import translated
-from .keys import prefix_of
+from .keys import limit_key, prefix_of
 from .outcomes import (
     Admission,
     Aftermath,
@@ -35,6 +35,7 @@ from .outcomes import (
     Stale,
     Swept,
     Taken,
+    name_of,
     text,
 )
 from .policy import Policy, microseconds
@@ -50,6 +51,8 @@ SHORTEST_SLEEP = 0.01
 
 PAGE = 20
 """How many holders and waiters a read names."""
+STATUS_BATCH = 50
+"""Keys a script call; each is a handful of look-ups."""
 
 
 _CONTROL = re.compile(r"[\t\n]")
@@ -284,7 +287,34 @@ class Store:
     # -- reading ----------------------------------------------------------------------------------------
 
     def status(self, key: str, page: int = PAGE) -> Status:
-        return Status.decode(self._run("status", key, page))
+        return next(self.statuses([key], page))
+
+    def statuses(self, keys: Iterable[str], page: int = 0) -> Iterator[Status]:
+        """Many keys, a script for each batch of them; holders and waiters are counted, and a page of each is named."""
+        pending = list(keys)
+        for i in range(0, len(pending), STATUS_BATCH):
+            batch = [key.encode(errors="surrogateescape") for key in pending[i : i + STATUS_BATCH]]
+            yield from Status.decode_all(self._run("status", page, *batch))
+
+    def keys(self) -> list[str]:
+        """Every key that is held, waited for, steered or was passed of late, in order. Scans in pages: nobody waits."""
+        client: Any = self.client
+        with translated("keys"):
+            names = client.scan_iter(match=f"{self.prefix}[hln]*", count=1000)  # hold, line, note
+            found = {limit_key(name_of(raw)[len(self.prefix) :]) for raw in names}
+            found.update(name_of(key) for key, _ in client.zscan_iter(f"{self.prefix}rates", count=1000))
+        return sorted(key for key in found if key is not None)
+
+    def messages_of(self, tickets: Sequence[str]) -> dict[str, bytes]:
+        """The messages of those of these tickets whose message is in the store."""
+        client: Any = self.client
+        with translated("messages_of"):
+            pipe = client.pipeline(transaction=False)
+            for ticket in tickets:
+                task_id, _, nonce = ticket.rpartition(".")
+                pipe.hget(f"{self.prefix}task:{task_id}", f"{nonce}:m")
+            found = pipe.execute() if tickets else []
+        return {ticket: message for ticket, message in zip(tickets, found, strict=True) if message}
 
     def explain(self, task_id: str, page: int = PAGE) -> Explanation:
         return Explanation.decode(task_id, self._run("explain", task_id, page))
