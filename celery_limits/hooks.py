@@ -77,7 +77,8 @@ def _after_init(original: Any, app: Any, *args: Any, **kwargs: Any) -> None:
 
 def _equip(app: Any) -> None:
     """`app.steps` and `app.user_options` are Celery's own ways to extend its worker."""
-    from .worker.steps import LimitsStep, QueueMarks, put_before_pool  # noqa: PLC0415  (imports the worker)
+    from .worker import panel  # noqa: F401, PLC0415  (imports the worker, and is registered by that)
+    from .worker.steps import LimitsStep, QueueMarks, put_before_pool  # noqa: PLC0415
 
     put_before_pool()
     app.steps["worker"].add(LimitsStep)

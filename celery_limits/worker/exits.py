@@ -20,7 +20,9 @@ from celery.utils.log import get_logger
 
 from celery_limits.store import Store, StoreError
 from celery_limits.store.outcomes import Aftermath, Released
+from celery_limits.wire import HEADER
 
+from .events import announce, listening
 from .outbox import Outbox
 
 __all__ = ["GONE_CHECK", "Holding", "Ledger", "Releaser"]
@@ -139,19 +141,38 @@ class Holding:
         self._ledger.enter(ticket, fence)
         self._released = False
 
+    @property
+    def held(self) -> bool:
+        return not self._released
+
+    @property
+    def keys(self) -> list[str]:
+        return [link["key"] for link in self._request.request_dict[HEADER]["links"]]
+
+    def told(self) -> dict[str, Any]:
+        """For a person."""
+        request = self._request
+        mine = {"ticket": self.ticket, "fence": self.fence, "keys": self.keys}
+        return {"task_id": request.id, "task": request.name, **mine}
+
     def release(self, *, back: bool = False) -> None:
         if self._released:
             return
         self._released = True
         told = self._releaser.release(self.ticket, self.worker, self.fence, back=back)
-        self._ledger.close(self.ticket, owed_back=back and not told)
+        self._close(owed_back=back and not told)
+
+    def _close(self, *, owed_back: bool = False) -> None:
+        self._ledger.close(self.ticket, owed_back=owed_back)
+        if listening(self._request):
+            announce(self._request, "released", ticket=self.ticket, keys=self.keys)
 
     def body_ended(self, *, released: bool) -> None:
         """The body has run to its end; `released`: and has given its slots back, or the next beat will."""
         self._over = True
         if released and not self._released:
             self._released = True
-            self._ledger.close(self.ticket)
+            self._close()
         self.settle()
 
     def _end(self, action: Callable[[], Any], *, back: bool) -> None:

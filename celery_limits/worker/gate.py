@@ -42,6 +42,7 @@ from celery_limits.transport.lines import RAW
 from celery_limits.wire import HEADER, Header, derived_ticket, read_header, ticket_in
 
 from .envelope import pack
+from .events import announce, listening
 from .exits import GONE_CHECK, Holding, Ledger, Releaser
 from .lease import Lease
 
@@ -150,6 +151,16 @@ class Gate:
         except NotNow:  # the solo pool runs the body right here
             return None
 
+    def view(self) -> dict[str, Any]:
+        """What a person asks of a worker: who it is to the store, whether it may admit, how much it has."""
+        lease = self._lease
+        return {
+            "worker": lease.worker,
+            "lease_held": lease.held,
+            "running": len(self._ledger),
+            "put_off": len(self._waiting),
+        }
+
     # -- asking ----------------------------------------------------------------------------------------------
 
     def _may_run(self, request: Any) -> bool:
@@ -228,6 +239,8 @@ class Gate:
         request.request_dict[HEADER] = header.dump()
         request.request_dict[WORKER_HEADER] = worker
         self._holding_of(request).hold(plan.header.ticket, worker, fence)
+        if plan.header.at and listening(request):  # it comes from the store, which has walked it
+            announce(request, "resumed", ticket=plan.header.ticket, keys=[link.key for link in plan.links])
 
     def _holding_of(self, request: Any) -> Holding:
         """Made once per request, and before the pool has it: see `Holding`."""
@@ -259,6 +272,9 @@ class Gate:
     def _not_now(self, request: Any, plan: Plan, outcome: Any) -> bool:
         if isinstance(outcome, (Parked, Duplicate)):
             logger.debug("limits: %s[%s] %r", request.name, request.id, outcome)
+            if isinstance(outcome, Parked) and listening(request):
+                key = plan.links[outcome.link].key
+                announce(request, "parked", ticket=plan.header.ticket, key=key, link=outcome.link)
             if sift := getattr(request.message.channel, "sift", None):
                 sift()
             task_ready(request)
@@ -266,6 +282,8 @@ class Gate:
         elif isinstance(outcome, (Revoked, Expired, Discarded)):
             reason = type(outcome).__name__.lower()
             logger.info("limits: %s[%s] is %s", request.name, request.id, reason)
+            if isinstance(outcome, Discarded) and listening(request):
+                announce(request, "discarded", ticket=plan.header.ticket, keys=[link.key for link in plan.links])
             request._announce_revoked(reason, False, None, isinstance(outcome, Expired))
         elif isinstance(outcome, Corrupt):
             return self._fail(request, StoreBroken(f"{request.name}[{request.id}]: {outcome.why}; run the audit"))

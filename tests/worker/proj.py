@@ -154,7 +154,7 @@ def plain(task: Any, key: str, name: str) -> str:
 
 
 def _register(app: Any, name: str, body: Callable[..., Any], **options: Any) -> None:
-    app.task(bind=True, name=name, **options)(body)
+    app.task(bind=True, name=name, shared=False, **options)(body)
 
 
 def build(conf: dict[str, Any]) -> Any:

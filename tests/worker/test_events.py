@@ -1,0 +1,108 @@
+"""Events of limits: sent while task events are on, and harmless to whoever keeps the state of tasks by events."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from celery.events import EventReceiver
+from celery.events.state import State
+
+from celery_limits import Concurrency
+from tests.waiting import wait_until
+from tests.worker.harness import Scene
+
+
+class Ear:
+    """Hears all events of an app, in the order in which they come, and keeps the state that Celery makes of them."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.state = State()
+
+    def hear(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+        self.state.event(event)
+
+    def of(self, task_id: str) -> list[str]:
+        return [event["type"] for event in list(self.events) if event.get("uuid") == task_id]
+
+
+@contextmanager
+def listening(app: Any) -> Iterator[Ear]:
+    ear, ready = Ear(), threading.Event()
+    with app.connection_for_read() as connection:
+        receiver = EventReceiver(connection, handlers={"*": ear.hear}, app=app)
+
+        def listen() -> None:
+            with receiver.consumer_context(wakeup=False) as (live, _, _):
+                ready.set()
+                while not receiver.should_stop:
+                    try:
+                        live.drain_events(timeout=0.2)
+                    except TimeoutError:
+                        continue
+
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        assert ready.wait(20)
+        yield ear
+        receiver.should_stop = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_parked_resumed_and_released_are_told_while_task_events_are_on(scene: Scene, pool: str) -> None:
+    scene.configure()
+    with listening(scene.app) as ear:
+        worker = scene.start(pool, "-E")
+        first = scene.send("early", "first")
+        scene.wait_started("first")
+        second = scene.send("early", "second")
+        scene.wait_parked(1)
+        scene.stage.open_all()
+        second.get()
+        wait_until(lambda: "limit-released" in ear.of(second.id), "the end of the second is told")
+        wait_until(lambda: "limit-released" in ear.of(first.id), "the end of the first is told")
+        wait_until(lambda: "task-succeeded" in ear.of(second.id), "so is its result")
+    ours = [name for name in ear.of(second.id) if name.startswith("limit-")]
+    assert ours == ["limit-parked", "limit-resumed", "limit-released"]
+    assert [name for name in ear.of(first.id) if name.startswith("limit-")] == ["limit-released"]
+    (parked,) = (event for event in ear.events if event["type"] == "limit-parked")
+    assert (parked["key"], parked["link"], parked["name"], parked["hostname"]) == (scene.key, 0, "early", worker.name)
+    (resumed,) = (event for event in ear.events if event["type"] == "limit-resumed")
+    assert (resumed["keys"], resumed["ticket"]) == ([scene.key], parked["ticket"])
+    task = ear.state.tasks[second.id]
+    assert (task.state, task.name) == ("SUCCESS", "early")
+    assert {task.state for task in ear.state.tasks.values()} == {"SUCCESS"}
+
+
+def test_nothing_is_told_unless_task_events_are_on_and_they_may_be_turned_on_later(scene: Scene) -> None:
+    scene.configure()
+    with listening(scene.app) as ear:
+        worker = scene.start("threads")
+        first = scene.send("early.quick", "first")
+        first.get()
+        scene.app.control.enable_events(destination=[worker.name])
+        wait_until(lambda: "Events of group {task} enabled" in worker.log, "events are on")
+        second = scene.send("early.quick", "second")
+        second.get()
+        wait_until(lambda: "limit-released" in ear.of(second.id), "the second is told of")
+    assert ear.of(first.id) == []
+
+
+def test_one_that_is_discarded_is_told(scene: Scene) -> None:
+    scene.configure()
+    with listening(scene.app) as ear:
+        scene.start("threads", "-E")
+        scene.send("early", "first")
+        scene.wait_started("first")
+        second = scene.send("early", "second", limits=[Concurrency("{key}", 1, on_full="discard")])
+        second.wait("REVOKED")
+        wait_until(lambda: "limit-discarded" in ear.of(second.id), "the discarded one is told of")
+        scene.stage.open_all()
+        scene.wait_ended("first")
