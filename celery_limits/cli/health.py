@@ -1,0 +1,148 @@
+"""The commands that ask whether all is well: `audit` of the store, `check` of the app before it is deployed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import click
+from celery.bin.base import CeleryOption
+from celery.exceptions import ImproperlyConfigured
+from celery.utils.imports import symbol_by_name
+
+from celery_limits.app import Limits
+from celery_limits.errors import LimitError
+from celery_limits.limits import FloatingConcurrency
+from celery_limits.store import StoreError
+
+from .base import Session, limits_command
+from .shape import finding_data
+
+__all__ = ["audit", "check"]
+
+
+@limits_command("audit")
+@click.option("--repair", is_flag=True, cls=CeleryOption, help="Mend what is found.")
+def audit(session: Session, repair: bool) -> int:
+    """Recompute everything in the store, and name each discrepancy.
+
+    Exit code 1 if there is any, or if --repair could not mend all.
+    """
+    limits = session.limits
+    findings = limits.audit(repair=repair)
+    left = limits.audit() if repair and findings else findings
+    data = {"clean": not left, "findings": [finding_data(finding) for finding in findings]}
+    lines = [str(finding) for finding in findings]
+    if left and not repair:
+        lines.append(f"{len(left)} found; --repair mends what can be mended")
+    elif left:
+        lines += [f"still there: {finding}" for finding in left]
+    session.say(data, "\n".join(lines) or "Nothing is wrong.")
+    return 1 if left else 0
+
+
+class Result(NamedTuple):
+    """One thing that was checked. `problem` says what to do; with `grave` false it is only a warning."""
+
+    name: str
+    said: str
+    problem: str | None = None
+    grave: bool = True
+
+
+@limits_command("check")
+@click.option("--offline", is_flag=True, cls=CeleryOption, help="Leave out the store, where it can't be reached.")
+def check(session: Session, offline: bool) -> int:
+    """Check settings, declared chains, deadlocks and the store, for CI and before a deploy.
+
+    Exit code 1 if workers would not start or would not work, with what to do about it.
+    """
+    results = list(_results(session.app, offline))
+    failed = any(result.problem and result.grave for result in results)
+    data = {
+        "ok": not failed,
+        "checks": [
+            {"name": r.name, "ok": r.problem is None, "grave": r.grave and r.problem is not None, "said": r.said,
+             "problem": r.problem}
+            for r in results
+        ],
+    }  # fmt: skip
+    marks = {True: "FAILED", False: "warning"}
+    lines = [f"{'ok' if r.problem is None else marks[r.grave]:<8} {r.name}: {r.problem or r.said}" for r in results]
+    session.say(data, "\n".join(lines))
+    return 1 if failed else 0
+
+
+def _results(app: Any, offline: bool) -> Iterator[Result]:
+    limits = Limits(app)
+    yield _tried("settings", lambda: _settings(limits))
+    yield _tried("tasks", lambda: _load(app, limits))
+    yield _tried("deadlock", lambda: _deadlock(limits))
+    yield _tried("refresh functions", lambda: _refreshes(limits))
+    if not offline:
+        yield _tried("store", lambda: _reach(limits))
+        yield from _store_settings(limits)
+
+
+def _tried(name: str, attempt: Callable[[], str]) -> Result:
+    try:
+        return Result(name, attempt())
+    except (LimitError, ImproperlyConfigured) as error:
+        return Result(name, "", str(error))
+    except Exception as error:  # a module of the app that can't be imported, say
+        return Result(name, "", f"{type(error).__name__}: {error}")
+
+
+def _settings(limits: Limits) -> str:
+    settings = limits.settings
+    return f"namespace {settings.namespace!r}, lease {settings.lease:g} s, store {limits.url}"
+
+
+def _load(app: Any, limits: Limits) -> str:
+    app.loader.import_default_modules()
+    app.finalize()
+    return f"{len(limits.declared())} of {len(app.tasks)} have limits"
+
+
+def _deadlock(limits: Limits) -> str:
+    limits.check()
+    return "the declared chains can't wait for each other"
+
+
+def _refreshes(limits: Limits) -> str:
+    floating = {
+        limit.refresh for chain in limits.declared() for limit in chain.limits if isinstance(limit, FloatingConcurrency)
+    }
+    for name in sorted(map(str, floating)):
+        try:
+            function = symbol_by_name(name)
+        except (ImportError, AttributeError) as error:
+            raise LimitError(f"{name} can't be imported ({error}); a worker needs it to refresh its limit") from None
+        if not callable(function):
+            raise LimitError(f"{name} is {function!r}, not a function")
+    return f"{len(floating)} can be imported"
+
+
+def _reach(limits: Limits) -> str:
+    try:
+        limits.store.status("", 0)
+    except StoreError as error:
+        raise LimitError(f"{limits.url}: {error} Start it, or set limits_store_url to where it is.") from None
+    return f"{limits.url} answers"
+
+
+def _store_settings(limits: Limits) -> Iterator[Result]:
+    """What a Redis must not do with the state of limits. One that does not tell (an ACL) is taken as it is."""
+    try:
+        client: Any = limits.store.client
+        said = client.info("memory")
+    except Exception:
+        return
+    policy = said.get("maxmemory_policy", "noeviction")
+    if said.get("maxmemory") and policy != "noeviction":
+        yield Result(
+            "eviction",
+            policy,
+            f"this Redis evicts keys when it is full (maxmemory-policy {policy}), and with them tasks that wait; "
+            "set maxmemory-policy noeviction",
+        )

@@ -1,0 +1,123 @@
+"""`audit` and `check`: exit codes for scripts, and what to do for people. Errors name the store, never its password."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_limits import Concurrency, FloatingConcurrency, Limits
+from tests.cli.command import Command
+from tests.cli.counter import Counter
+from tests.cli.shop import build
+from tests.redis_server import RedisServer
+
+NOWHERE = "redis://shop:secret@127.0.0.1:1/0"
+
+
+def _task(tenant: int) -> None: ...
+
+
+def _command(**conf: Any) -> Command:
+    return Command(build(conf), conf)
+
+
+def test_audit_of_a_sound_store(command: Command, counter: Counter) -> None:
+    counter.bring("shop.pack", tenant=1)
+    assert command.json("audit") == {"clean": True, "findings": []}
+    assert command("audit").out == "Nothing is wrong.\n"
+
+
+def test_audit_names_what_is_wrong_and_repairs_it(command: Command, counter: Counter) -> None:
+    store = counter.limits.store
+    counter.bring("shop.pack", tenant=1, task_id="runs")
+    client: Any = store.client
+    client.sadd(f"{store.prefix}hold:packers", "nobody.n")
+    told = command.json("audit", code=1)
+    assert not told["clean"]
+    (finding,) = told["findings"]
+    assert (finding["what"], finding["subject"], finding["mended"]) == ("holder-without-ticket", "packers", False)
+    said = command("audit", code=1).out
+    assert "holder-without-ticket: packers:" in said
+    assert "1 found; --repair mends what can be mended" in said
+    told = command.json("audit", "--repair")
+    assert (told["clean"], [one["mended"] for one in told["findings"]]) == (True, [True])
+    assert command.json("audit") == {"clean": True, "findings": []}
+
+
+def test_check_of_an_app_that_can_be_deployed(command: Command, limits: Limits) -> None:
+    told = command.json("check")
+    assert told["ok"]
+    assert [(one["name"], one["ok"], one["grave"], one["problem"]) for one in told["checks"]] == [
+        (name, True, False, None) for name in ("settings", "tasks", "deadlock", "refresh functions", "store")
+    ]
+    assert "4 of " in command("check").out
+
+
+def _failed(command: Command) -> dict[str, str]:
+    told = command.json("check", code=1)
+    assert not told["ok"]
+    return {one["name"]: one["problem"] for one in told["checks"] if one["grave"]}
+
+
+def test_check_without_a_store_says_which_url_was_tried() -> None:
+    command = _command(broker_url="memory://", limits_store_url=NOWHERE)
+    failed = _failed(command)
+    assert set(failed) == {"store"}
+    assert "127.0.0.1:1/0" in failed["store"]
+    assert "Start it, or set limits_store_url" in failed["store"]
+    assert "secret" not in json.dumps(failed)
+    assert command.json("check", "--offline")["ok"], "CI may have no Redis"
+
+
+@pytest.mark.parametrize("verb", [("list",), ("show", "packers"), ("resize", "packers", "2"), ("audit",)])
+def test_every_command_without_a_store_says_which_url_was_tried(verb: tuple[str, ...]) -> None:
+    command = _command(broker_url="memory://", limits_store_url=NOWHERE)
+    said = command(*verb, code=1)
+    assert said.out == ""
+    assert "the limit store redis://shop:**@127.0.0.1:1/0 failed" in said.err
+    assert "limits_store_url" in said.err
+    assert "secret" not in said.err
+    error = command.json(*verb, code=1)["error"]
+    assert error["kind"] == "StoreUnavailable"
+    assert "secret" not in error["message"]
+
+
+def test_an_app_without_any_redis_is_told_what_to_set() -> None:
+    command = _command(broker_url="memory://")
+    assert 'set limits_store_url = "redis://host:6379/0"' in command("list", code=1).err
+    assert 'set limits_store_url = "redis://host:6379/0"' in _failed(command)["settings"]
+
+
+def test_check_finds_a_deadlock_and_says_how_to_end_it(conf: dict[str, Any]) -> None:
+    app: Any = Celery("cycle", set_as_current=False)
+    app.conf.update(conf)
+    a, b = Concurrency("a", 1), Concurrency("b", 1)
+    app.task(shared=False, name="one", limits=[a, b])(_task)
+    app.task(shared=False, name="other", limits=[b, a])(_task)
+    failed = _failed(Command(app, conf))
+    assert "these limits can deadlock" in failed["deadlock"]
+    assert "Take them in one order in all tasks" in failed["deadlock"]
+
+
+@pytest.mark.parametrize("refresh", ["tests.cli.shop:no_such", "no.such.module:f", "tests.cli.shop:CONF"])
+def test_check_finds_a_refresh_function_that_is_none(conf: dict[str, Any], refresh: str) -> None:
+    app: Any = Celery("floating", set_as_current=False)
+    app.conf.update(conf)
+    limit = FloatingConcurrency("k", default=1, refresh=refresh, every=30)
+    app.task(shared=False, name="one", limits=[limit])(_task)
+    assert refresh in _failed(Command(app, conf))["refresh functions"]
+
+
+def test_check_finds_a_wrong_setting(conf: dict[str, Any]) -> None:
+    failed = _failed(_command(**{**conf, "limits_leese": 5}))
+    assert "did you mean limits_lease?" in failed["settings"]
+
+
+def test_check_finds_a_redis_that_evicts(tmp_path: Path) -> None:
+    with RedisServer(maxmemory="100mb", maxmemory_policy="allkeys-lru") as server:
+        failed = _failed(_command(broker_url=f"redis+socket://{server.socket}"))
+    assert "set maxmemory-policy noeviction" in failed["eviction"]
