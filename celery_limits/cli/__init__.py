@@ -14,6 +14,7 @@ from celery.bin.base import handle_preload_options
 from .health import audit, check
 from .reading import explain, list_, show, tasks
 from .steering import cancel, pause, reset, resize, resume
+from .top import top
 
 __all__ = ["limits"]
 
@@ -28,5 +29,5 @@ def limits(ctx: click.Context, **_: Any) -> None:
     """
 
 
-for _command in (list_, show, explain, tasks, resize, reset, pause, resume, cancel, audit, check):
+for _command in (list_, show, explain, tasks, resize, reset, pause, resume, cancel, audit, check, top):
     limits.add_command(_command)

@@ -13,7 +13,7 @@ from celery_limits.store.reads import Party, Status
 
 from .shape import duration, frequency, limit_text, state
 
-__all__ = ["console", "keys_table", "parties_table", "table"]
+__all__ = ["KEY_COLUMNS", "KEY_NUMBERS", "console", "key_row", "keys_table", "parties_table", "party_row", "table"]
 
 ENDLESS = 10_000
 """Columns of an output that nobody looks at in a window."""
@@ -30,13 +30,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right
     numbers = set(right)
     for name in columns:
         justify: JustifyMethod = "right" if name in numbers else "left"
-        result.add_column(name, justify=justify, overflow="fold", min_width=len(name.split()[0]))
+        result.add_column(name, justify=justify, overflow="fold", min_width=len(name.partition(" ")[0]))
     for row in rows:
         result.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     return result
 
 
 KEY_COLUMNS = ("KEY", "KIND", "LIMIT", "RUNNING", "WAITING", "OLDEST WAIT", "RATE NOW", "STATE")
+KEY_NUMBERS = ("LIMIT", "RUNNING", "WAITING", "OLDEST WAIT", "RATE NOW")
 
 
 def _style(status: Status) -> str:
@@ -63,21 +64,16 @@ def key_row(status: Status) -> list[Text]:
 
 def keys_table(statuses: Iterable[Status]) -> Table:
     rows = [key_row(status) for status in statuses]
-    return table(KEY_COLUMNS, rows, right=("LIMIT", "RUNNING", "WAITING", "OLDEST WAIT", "RATE NOW"))
+    return table(KEY_COLUMNS, rows, right=KEY_NUMBERS)
+
+
+def party_row(party: Party, now: float) -> list[str]:
+    since = duration(None if party.since is None else max(0.0, now - party.since))
+    return [party.task or "?", party.task_id, party.state, party.worker or "-", since]
 
 
 def parties_table(parties: Sequence[Party], now: float, *, numbered: bool = False) -> Table:
     """Those who hold a key, or (numbered) those who wait for it."""
-    rows = [
-        [
-            *([str(place)] if numbered else []),
-            party.task or "?",
-            party.task_id,
-            party.state,
-            party.worker or "-",
-            duration(None if party.since is None else max(0.0, now - party.since)),
-        ]
-        for place, party in enumerate(parties, 1)
-    ]
+    rows = [[*([str(place)] if numbered else []), *party_row(party, now)] for place, party in enumerate(parties, 1)]
     columns = (*(["#"] if numbered else []), "TASK", "ID", "STATE", "WORKER", "SINCE")
     return table(columns, rows, right=("#", "SINCE"))

@@ -12,7 +12,7 @@ from .base import Failure, Session, limits_command
 from .complete import complete_key
 from .shape import key_data, limit_text
 
-__all__ = ["cancel", "pause", "reset", "resize", "resume"]
+__all__ = ["cancel", "pause", "reset", "resize", "resume", "size_of"]
 
 _NEW = " To steer it all the same, before anyone uses it, add --new."
 
@@ -31,7 +31,7 @@ def _after(session: Session, key: str, text: str) -> None:
     session.say(key_data(status), f"{text}; {status.running} running, {status.waiting} waiting")
 
 
-def _size(key: str, kind: str | None, text: str) -> int | str:
+def size_of(key: str, kind: str | None, text: str) -> int | str:
     """What was written, as the kind of the key needs it."""
     is_rate = kind == "rate" or (kind is None and not text.isdecimal())
     if not is_rate:
@@ -59,7 +59,7 @@ def resize(session: Session, key: str, size: str, burst: int | None, new: bool) 
     """
     status = session.limits.catalogue().complete(session.limits.store.status(key, 0))
     _existing(session, key, new)
-    value = _size(key, status.kind, size)
+    value = size_of(key, status.kind, size)
     if burst is not None and not isinstance(value, str):
         raise Failure(f"--burst is for rates, and {key!r} is none", "BadSize")
     try:
