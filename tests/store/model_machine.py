@@ -244,7 +244,7 @@ class LimitsMachine(RuleBasedStateMachine):
             self._sweep_all(beating[0] if beating else None)
 
     def _sweep_all(self, worker: Worker | None) -> None:
-        while self.play.sweep(worker, 100):
+        while self.play.sweep(worker, 100).after.more:
             pass
 
     @rule(pick=PICK, what=st.sampled_from(("beat", "crash", "leave", "crash")))

@@ -16,6 +16,7 @@ from celery_limits.store.outcomes import (
     Admission,
     Admitted,
     Aftermath,
+    Beat,
     Claimed,
     Discarded,
     Ended,
@@ -30,6 +31,7 @@ from celery_limits.store.outcomes import (
     Renewed,
     Revoked,
     Stale,
+    Swept,
 )
 
 from .actors import SECOND, Clock
@@ -269,7 +271,7 @@ class Play:
     # -- liveness -----------------------------------------------------------------------------------------
 
     @judged
-    def beat(self, worker: Worker, *, look: bool = True) -> None:
+    def beat(self, worker: Worker, *, look: bool = True) -> Beat:
         """Without a look where a sweep follows, which takes one."""
         buried = worker.name in self.view.dead
         due = Lost if buried else Renewed if worker.leased else Joined
@@ -280,6 +282,7 @@ class Play:
             self.world.feel_pulse(self.clock.now, heard=True)
         if look:
             self.after("beat")
+        return outcome
 
     @judged
     def leave(self, worker: Worker) -> None:
@@ -294,8 +297,7 @@ class Play:
             self.after("leave", outcome, worker=worker.name)
 
     @judged
-    def sweep(self, worker: Worker | None, batch: int) -> bool:
-        """True when more is left."""
+    def sweep(self, worker: Worker | None, batch: int) -> Swept:
         outcome = self.store.sweep(worker.name if worker else "", batch)
         world, now = self.world, self.clock.now
         world.feel_pulse(now, heard=worker is not None and worker.leased)
@@ -315,7 +317,7 @@ class Play:
             swept_clean(world, now, self.view)
             if worker and worker.leased:
                 self._refreshes_what_is_waited_for(now)
-        return more
+        return outcome
 
     def _refreshes_what_is_waited_for(self, now: int) -> None:
         for key, known in self.world.floating.items():

@@ -1,4 +1,4 @@
-"""Five bugs that systems of this kind have shipped, as changes to the text of our scripts.
+"""Six bugs that systems of this kind have shipped, as changes to the text of our scripts.
 
 Each says in which verbs it is seeded, and fails when its place is not found: a bug that is not there proves nothing.
 """

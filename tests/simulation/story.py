@@ -1,0 +1,256 @@
+"""One seed, told to its end: load and faults, then a time without faults in which everything must come to rest.
+
+While there are faults, every guarantee is checked after every call. When they stop, every message must end within
+`patience`; when all have ended and the workers have left, the store must be empty and its audit find nothing.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from celery_limits.chain import Link
+from celery_limits.store.audit import audit, leftovers
+from tests.store.actors import SECOND, c, drain_time, f, r
+from tests.store.model import Errand, Floating, Message, Worker
+
+from .broker import Broker
+from .faults import Faults
+from .referee import Referee
+from .schedule import Schedule, Thread
+from .trip import Stage
+from .worker import Habits, VirtualWorker
+
+__all__ = ["Story", "Violation"]
+
+LINKS: dict[str, tuple[Link, ...]] = {
+    "a": (c("a", 1), c("a", 1), c("a", 2), c("a", 1, on_full="discard"), c("a", 1, max_waiting=1)),
+    "b": (c("b", 2), c("b", 2, weight=2), c("b", 3, weight=2), c("b", 2, max_waiting=2)),
+    "f": (f("f", 1, every=5), f("f", 2, every=5), f("f", 2, every=5, weight=2)),
+    "r": (r("r", "2/s"), r("r", "2/s", 2), r("r", "2/s", 2, cost=2)),
+    "z": (c("z", 1), c("z", 2), c("z", 1, max_waiting=3)),
+}
+"""All chains take their keys in this order, so that no story ends in a deadlock; deadlocks have tests of their own."""
+
+PATIENCE = 120
+"""Virtual seconds from the last fault until the first of a line must have ended: leases lapse, claims and grants time
+out, a refresh that failed is tried again."""
+
+EACH = 4
+"""Further seconds for every message that is still open."""
+
+
+class Violation(AssertionError):
+    """A guarantee does not hold, in this seed."""
+
+
+class Story:
+    def __init__(self, seed: int, stage: Stage, trace: Callable[[str], None] | None = None) -> None:
+        stage.clear()
+        self.seed, self.store, self.clock = seed, stage.store, stage.clock
+        self.schedule = Schedule(seed, self.clock, trace)
+        self.schedule.looked = self.looked
+        self.dice = self.schedule.dice
+        self.broker = Broker()
+        self.referee = Referee(stage.store, stage.clock, stage.reader, self._elsewhere)
+        self.referee.on_dead = self._declared_dead
+        self.referee.world.floating["f"] = Floating()
+        self.workers: list[VirtualWorker] = []
+        self.healed = self.closing = False
+        self.runs = 0
+        self._listeners: list[Thread] = []
+        self._rung: set[Thread] = set()
+        self._hired = 0
+        keys = self.dice.sample(sorted(LINKS), self.dice.choice((1, 2, 2, 3)))
+        self.keys = sorted(keys)
+        self.faults = Faults(self)
+
+    # -- the whole of it ------------------------------------------------------------------------------------
+
+    def tell(self) -> None:
+        try:
+            self._tell()
+        except Exception as error:  # a script that fails, say: nothing may
+            line = traceback.extract_tb(error.__traceback__)[-1].line
+            what = str(error) or line if isinstance(error, AssertionError) else repr(error)
+            raise Violation(f"seed {self.seed}: {what}") from error
+
+    def _tell(self) -> None:
+        dice, schedule = self.dice, self.schedule
+        for _ in range(dice.choice((2, 2, 3, 4))):
+            self.hire()
+        length = dice.choice((4, 10, 20))
+        for _ in range(dice.randint(4, 14)):
+            schedule.after(dice.random() * length * 0.7, self.publish)
+        self.faults.plan(length)
+        schedule.run(schedule.now + length * SECOND)
+        self._heal()
+        patience = PATIENCE + EACH * len(self._open())
+        schedule.run(schedule.now + patience * SECOND, over=self._at_rest)
+        assert self._at_rest(), f"after {patience} s without faults these have not ended: {self._open_told()}"
+        self._close()
+
+    def _heal(self) -> None:
+        self.schedule.say("", "-- no more faults --")
+        self.healed = True
+        self.faults.stop()
+        if not self._hands():
+            self.hire()
+
+    def _hands(self) -> list[VirtualWorker]:
+        return [w for w in self.workers if w.process.alive and not w.leaving]
+
+    def _open(self) -> list[Message]:
+        return [m for m in self.referee.world.messages.values() if not m.fate]
+
+    def _open_told(self) -> str:
+        return "; ".join(f"{m}: {self.referee.view.tickets.get(m.ticket)}" for m in self._open())
+
+    def _at_rest(self) -> bool:
+        """Nothing of any message is anywhere but in memories that time will take."""
+        if any(not m.fate for m in self.referee.world.messages.values()) or self.broker.ready:
+            return False
+        if any(w.in_hand for w in self.workers) or self.broker.unacknowledged:
+            return False
+        return all(t.state in ("away", "finished") and not t.kept for t in self.referee.view.tickets.values())
+
+    def _close(self) -> None:
+        self.closing = True
+        for worker in self._hands():
+            worker.leave()
+        self.schedule.run(self.schedule.now + 60 * SECOND, over=lambda: all(w.gone for w in self.workers))
+        assert all(w.gone for w in self.workers), "a worker could not leave"
+        for key in self.keys:
+            self.store.reset(key)
+            self.store.resume(key)
+        self.clock.now = max(self.clock.now, self.schedule.now + self.schedule.leap)
+        drain_time(self.store, self.clock)
+        findings, left = audit(self.store), leftovers(self.store)
+        assert not findings, f"the audit finds {findings}"
+        assert not left, f"left when all is quiet: {left}"
+
+    # -- the cast -------------------------------------------------------------------------------------------
+
+    def hire(self) -> VirtualWorker:
+        dice = self.dice
+        self._hired += 1
+        habits = Habits(
+            places=dice.choice((1, 2, 3)),
+            forked=dice.random() < 0.6,
+            terminates=dice.random() < 0.3,
+            frugal=dice.random() < 0.2,
+            rate=self.faults.clock_rate(),
+        )
+        worker = VirtualWorker(self, f"w{self._hired}", habits)
+        self.schedule.say(worker.name, f"begins: {habits}")
+        self.workers.append(worker)
+        return worker
+
+    def publish(self, task: str = "") -> None:
+        dice, world = self.dice, self.referee.world
+        number = len(world.messages)
+        keys = [key for key in self.keys if dice.random() < 0.7] or [dice.choice(self.keys)]
+        links = tuple(dice.choice(LINKS[key]) for key in keys)
+        expires = self.clock.now + dice.randint(1, 8) * SECOND if dice.random() < 0.15 else None
+        message = Message(
+            f"{task or f't{number}'}.{number}",
+            links,
+            rank=dice.choice((0, 0, 3)),
+            late=dice.random() < 0.5,
+            queue=dice.choice(("q", "")),
+            expires=expires,
+            cut=dice.choice((None, 1)),
+        )
+        if expires is None and dice.random() < 0.1:
+            self.referee.etas[message.ticket] = self.clock.now + dice.randint(1, 5) * SECOND
+        world.messages[message.ticket] = message
+        self.schedule.say("", f"publish {message} {links}")
+        self._send(message)
+
+    def _send(self, message: Message) -> None:
+        self.broker.publish(message)
+        self._wake_someone()
+
+    def _wake_someone(self) -> None:
+        hands = self._hands()
+        if hands:
+            self.dice.choice(hands).wake()
+
+    # -- what virtual workers ask for -----------------------------------------------------------------------
+
+    def duration(self) -> float:
+        return self.dice.choice((0.01, 0.3, 1.0, 2.5, 2.5, 9.0))
+
+    def body_starts(self, worker: VirtualWorker, message: Message, life: Worker, fence: int) -> None:
+        self.runs += 1
+        worker.say(f"runs {message.ticket} as {life.name}, {fence}")
+
+    def body_ends(self, message: Message) -> None:
+        message.fate = message.fate or "done"
+        message.done = self.clock.now
+        if not self.healed and self.dice.random() < 0.1:
+            self.publish(message.task)  # a retry: the same task, another message
+
+    def refresh_answer(self) -> tuple[int | None, float]:
+        """A size, or None for a failure; and after how long."""
+        if self.healed:
+            return 3, 0.1
+        return self.dice.choice((1, 2, 3, 0, None)), self.dice.choice((0.05, 1.0, 25.0))
+
+    def errand_seconds(self) -> float:
+        """How long the broker takes; where it does not always confirm, it may take longer than the claim lasts."""
+        return self.dice.choice((0.001, 0.001, 0.1, 10.0)) if self.faults.unconfirmed else 0.001
+
+    def errand_done(self, errand: Errand) -> bool:
+        """Publishes, or tells the end. False when the broker's confirmation is lost."""
+        confirmed = self.dice.random() >= self.faults.unconfirmed
+        if errand.claim.reason is not None:
+            errand.message.fate = errand.message.fate or errand.claim.reason
+        elif confirmed or self.dice.random() < 0.5:
+            self._send(errand.message)
+        return confirmed
+
+    def has_left(self, worker: VirtualWorker) -> None:
+        worker.process.alive = False
+        worker.in_hand.clear()
+        self.broker.hang_up(worker)
+        self._wake_someone()
+
+    @property
+    def something_ready(self) -> bool:
+        return bool(self.referee.view.ready)
+
+    def listening(self, thread: Thread) -> None:
+        self._listeners.append(thread)
+
+    def stop_listening(self, thread: Thread) -> bool:
+        """True when the bell is what woke it."""
+        if thread in self._listeners:
+            self._listeners.remove(thread)
+        rung = thread in self._rung
+        self._rung.discard(thread)
+        return rung
+
+    def take_bell(self) -> None:
+        client: Any = self.store.client
+        client.lpop(f"{self.store.prefix}bell")
+
+    def looked(self) -> None:
+        """After every call: a blocked listener hears the bell, an idle place that there is something to take."""
+        view = self.referee.view
+        if self._listeners and "bell" in view.raw:
+            listener = self._listeners.pop(0)
+            self._rung.add(listener)
+            self.schedule.wake(listener)
+        if view.ready:
+            self._wake_someone()
+
+    def _declared_dead(self, name: str) -> None:
+        """Guarantee 1, without its exception: a worker that ends its bodies in time has none when its lease lapses."""
+        for worker in self.workers:
+            if worker.life.name == name and worker.ends_in_time and self.faults.prompt:
+                assert not worker.bodies, f"{name} is taken for dead, and has not ended its bodies"
+
+    def _elsewhere(self, message: Message) -> bool:
+        return self.broker.has(message) or any(d.message is message for w in self.workers for d in w.in_hand)
