@@ -18,7 +18,7 @@ from kombu.utils import json as kombu_json
 from .chain import Declared, Link, declare, resolve_chain, resolve_chunk
 from .errors import DeclarationError
 from .limits import Concurrency, FloatingConcurrency, Limit, RateLimit
-from .wire import HEADER, Header, new_ticket
+from .wire import HEADER, Header, Stamp, new_ticket
 
 __all__ = ["MAPS", "declared_of", "links_of", "make_serializable", "stamp"]
 
@@ -78,7 +78,7 @@ def stamp(app: Any, name: str, message: Any, override: Sequence[Limit] | None) -
         task_id, (args, kwargs, _) = headers["id"], body
     links = links_of(app, name, args, kwargs, override)
     if links is not None:
-        headers[HEADER] = Header(ticket=new_ticket(task_id), links=links).dump()
+        headers[HEADER] = Stamp(Header.fresh(new_ticket(task_id), links))
 
 
 def _encode(limit: Any) -> dict[str, Any]:

@@ -42,6 +42,10 @@ SIFTING = 2.0
 """Seconds for which what is fetched is sifted after something had to be parked."""
 
 
+Arrival = tuple[str, str, bytes]
+"""Field, queue and text of a message that was fetched."""
+
+
 class Message(virtual.Message):  # type: ignore[misc]
     """Knows the queue it came from, and is acknowledged by the number under which it was fetched."""
 
@@ -107,7 +111,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.arriving = ("", "")
-        self.sift_until = 0.0
+        self._sift_until = 0.0
         self._acks: deque[str] = deque()
         self._acking: list[str] = []
         self._bare: set[str] = set()
@@ -199,6 +203,8 @@ class Channel(redis.Channel):  # type: ignore[misc]
             self._acking.append(self._acks.popleft())
         self._turn = not self._turn
         flags = ("r" if self._turn else "") + ("c" if self.queue_order_strategy == "round_robin" else "")
+        if self.limits_lines and monotonic() < self._sift_until:
+            flags += "s"
         return self.courier.fetch_command(worker, self._room(), flags, self._acking, self._lists(queues, self._bare))
 
     def _brpop_read(self, **options: Any) -> bool:
@@ -236,11 +242,14 @@ class Channel(redis.Channel):  # type: ignore[misc]
             flush()
 
     def _deliver_all(self, reply: list[Any]) -> None:
-        arrived = deque(
-            (reply[i].decode(), self._asked[reply[i + 1] - 1], reply[i + 2]) for i in range(0, len(reply), 3)
-        )
-        if self.limits_lines and monotonic() < self.sift_until:
-            arrived = self._sifted(arrived)
+        arrived: deque[Arrival] = deque()
+        waiting: list[Arrival] = []
+        for i in range(0, len(reply), 3):
+            field, number, payload = reply[i : i + 3]
+            one = (field.decode(), self._asked[abs(number) - 1], payload)
+            (waiting if number < 0 else arrived).append(one)
+        if waiting:
+            arrived.extend(self._sifted(waiting))
         try:
             while arrived:
                 self._deliver_one(*arrived.popleft())
@@ -261,19 +270,18 @@ class Channel(redis.Channel):  # type: ignore[misc]
         self.connection._deliver(raw, queue)
         return None
 
-    def _sifted(self, arrived: deque[tuple[str, str, bytes]]) -> deque[tuple[str, str, bytes]]:
-        """Without those that must wait for their first limit anyway: they stand in line now."""
-        stamps = [part for field, queue, payload in arrived for part in lines.sift_arguments(field, queue, payload)]
+    def _sifted(self, waiting: list[Arrival]) -> list[Arrival]:
+        """Puts messages into the lines that they will have to stand in anyway; those that need not, after all."""
+        stamps = [part for one in waiting for part in lines.sift_arguments(*one)]
         if not stamps:
-            return arrived
+            return waiting
         standing = self.courier.sift(self.member.worker, stamps)
-        if standing:
-            self.sift_until = monotonic() + SIFTING
-        return deque(item for item in arrived if item[0] not in standing)
+        self.sift()
+        return [one for one in waiting if one[0] not in standing]
 
     def sift(self) -> None:
         """Something that was fetched had to be parked: what comes next may have to wait for the same."""
-        self.sift_until = monotonic() + SIFTING
+        self._sift_until = monotonic() + SIFTING
 
     # -- acknowledging ----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from celery_limits.errors import CorruptChain
 from celery_limits.store.caller import Arg
 from celery_limits.store.policy import microseconds
 from celery_limits.store.store import chain_fields, record_rest
-from celery_limits.wire import HEADER, read_header, ticket_in
+from celery_limits.wire import HEADER, Stamp, read_header, ticket_in
 
 from .payload import read
 
@@ -31,7 +31,8 @@ def stamp_of(message: Any, queue: str) -> tuple[Arg, ...]:
     if headers.get("eta") is not None:  # it takes no place before its time
         return ()
     try:
-        header = read_header(headers[HEADER])
+        stamp = headers[HEADER]
+        header = stamp.header if type(stamp) is Stamp else read_header(stamp)
         until = _until(headers.get("expires"))
     except (CorruptChain, ValueError):
         return ()

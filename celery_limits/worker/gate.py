@@ -71,6 +71,7 @@ def _quiet(pool_cls: Any) -> type[NotNow]:
 class Plan(NamedTuple):
     """What the gate knows of a request before it asks."""
 
+    ticket: str
     header: Header
     links: tuple[Link, ...]
 
@@ -89,14 +90,15 @@ def plan_of(request: Any) -> Plan | None:
     if raw is not None:
         header = read_header(raw)
         ticket = ticket_in(header.ticket, queue_of(request))
-        return Plan(header.model_copy(update={"ticket": ticket}), header.links)
+        return Plan(ticket, header, header.links)
     links = links_of(request.app, request.task.name, request.args, request.kwargs)
     if links is None:
         return None
     retries = request.request_dict.get("retries")
     tag = request.message.properties.get("delivery_tag")  # kombu's own brokers make one at publish
     ticket = derived_ticket(request.id, request.message.body, retries, request.request_dict.get("eta"), tag)
-    return Plan(Header(ticket=ticket_in(ticket, queue_of(request)), links=links), links)
+    ticket = ticket_in(ticket, queue_of(request))
+    return Plan(ticket, Header(ticket=ticket, links=links), links)
 
 
 def queue_of(request: Any) -> str:
@@ -185,7 +187,7 @@ class Gate:
             return self._put_off(request, plan)
 
     def _ask(self, request: Any, plan: Plan) -> bool:
-        ticket, worker = plan.header.ticket, self._lease.worker
+        ticket, worker = plan.ticket, self._lease.worker
         self._walking.discard(ticket)
         message, cut, queue, field = self._where_it_is(request, plan)
         if ticket not in self._ledger:
@@ -235,12 +237,12 @@ class Gate:
 
     def _hold(self, request: Any, plan: Plan, worker: str, fence: int) -> None:
         """The request carries what the process that runs the body needs to release."""
-        header = plan.header.model_copy(update={"fence": fence})
-        request.request_dict[HEADER] = header.dump()
+        carried = request.request_dict.get(HEADER) or plan.header.dump()
+        request.request_dict[HEADER] = {**carried, "ticket": plan.ticket, "fence": fence}
         request.request_dict[WORKER_HEADER] = worker
-        self._holding_of(request).hold(plan.header.ticket, worker, fence)
+        self._holding_of(request).hold(plan.ticket, worker, fence)
         if plan.header.at and listening(request):  # it comes from the store, which has walked it
-            announce(request, "resumed", ticket=plan.header.ticket, keys=[link.key for link in plan.links])
+            announce(request, "resumed", ticket=plan.ticket, keys=[link.key for link in plan.links])
 
     def _holding_of(self, request: Any) -> Holding:
         """Made once per request, and before the pool has it: see `Holding`."""
@@ -274,7 +276,7 @@ class Gate:
             logger.debug("limits: %s[%s] %r", request.name, request.id, outcome)
             if isinstance(outcome, Parked) and listening(request):
                 key = plan.links[outcome.link].key
-                announce(request, "parked", ticket=plan.header.ticket, key=key, link=outcome.link)
+                announce(request, "parked", ticket=plan.ticket, key=key, link=outcome.link)
             if sift := getattr(request.message.channel, "sift", None):
                 sift()
             task_ready(request)
@@ -283,7 +285,7 @@ class Gate:
             reason = type(outcome).__name__.lower()
             logger.info("limits: %s[%s] is %s", request.name, request.id, reason)
             if isinstance(outcome, Discarded) and listening(request):
-                announce(request, "discarded", ticket=plan.header.ticket, keys=[link.key for link in plan.links])
+                announce(request, "discarded", ticket=plan.ticket, keys=[link.key for link in plan.links])
             request._announce_revoked(reason, False, None, isinstance(outcome, Expired))
         elif isinstance(outcome, Corrupt):
             return self._fail(request, StoreBroken(f"{request.name}[{request.id}]: {outcome.why}; run the audit"))
@@ -304,8 +306,8 @@ class Gate:
 
     def _put_off(self, request: Any, plan: Plan) -> bool:
         """Keeps the delivery until the store answers, without taking up the prefetch place of another task."""
-        setattr(request, ASKED_FOR, plan.header.ticket)
-        self._worker.consumer.call_soon(self._keep, request, plan.header.ticket)
+        setattr(request, ASKED_FOR, plan.ticket)
+        self._worker.consumer.call_soon(self._keep, request, plan.ticket)
         return False
 
     def _keep(self, request: Any, ticket: str) -> None:

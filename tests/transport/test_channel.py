@@ -171,6 +171,7 @@ def test_a_worker_whose_lease_lapsed_gives_back(connect: Connect, queue: str) ->
     take(ours, queue, 2)
     [dead] = membership._members.values()
     dead._stopped.set()
+    dead._keeper.stop()
     dead._thread.join()
     membership._members.clear()
     got = take(connect(limits_lease=1.0), queue, 2)

@@ -2,10 +2,11 @@
 --
 -- KEYS  the namespace
 -- ARGV  now, worker ('' when nothing is to be recorded), how many at most, flags (r: granted messages first; c: a queue that gave
---       one goes to the end of the cycle), how many deliveries are acknowledged and their fields; how many queues, each with its
+--       one goes to the end of the cycle; s: look out for messages that will have to wait), how many deliveries are acknowledged and their fields; how many queues, each with its
 --       name and '1' where it is consumed without acknowledgement; how many priority steps, and those; then the lists: for each
 --       step, highest priority first, that of each queue
--- Returns  field, number of the queue (from 1) and message of each; or 'lost': this worker holds no lease, beat first
+-- Returns  field, number of the queue (from 1) and message of each; or 'lost': this worker holds no lease, beat first.
+--          A negative number: others wait at the first limit of this message. It comes beside how many were asked for.
 -- include base ring
 
 local worker, room, flags = ARGV[2], tonumber(ARGV[3]), ARGV[4]
@@ -38,17 +39,41 @@ local function list_of(step, queue)
   return ARGV[at + (step - 1) * #queues + queue]
 end
 
-local found, kept, n = {}, {}, 0
+local found, kept, n, waits = {}, {}, 0, 0
+local sifting = string.find(flags, 's', 1, true)
+local MOST_WAITING = 100
+
+-- must_wait(text): do others wait at the first limit of this message? The header has its fields in this order. What does not look
+-- like that is left to the gate.
+local lines = {}
+local function must_wait(text)
+  local key = string.match(text, '"limits": {"v": 1, "ticket": "[^"]*", "links": %[{"kind": "%l+", "key": "([^"\\]*)"')
+  if not key or not string.find(text, '"eta": null', 1, true) then return false end
+  if lines[key] == nil then
+    lines[key] = false
+    for _, field in ipairs(call('HKEYS', P .. 'note:' .. key)) do
+      lines[key] = lines[key] or string.sub(field, 1, 6) == 'class:'
+    end
+  end
+  return lines[key]
+end
+
 -- keep(queue, list, text, id): the message becomes this worker's.
 local function keep(queue, list, text, id)
-  local field = ''
+  if sifting and not id and not bare[queue] and waits < MOST_WAITING and must_wait(text) then
+    waits = waits + 1
+    queue = -queue
+  else
+    n = n + 1
+  end
+  local field, name = '', queues[math.abs(queue)]
   if not bare[queue] then
     field = (id and 'g' or '') .. call('INCR', P .. 'serial')
     kept[#kept + 1] = field
-    kept[#kept + 1] = queues[queue] .. '\n' .. list .. '\n' .. (id or '') .. '\n' .. text
+    kept[#kept + 1] = name .. '\n' .. list .. '\n' .. (id or '') .. '\n' .. text
   end
-  n = n + 1
-  found[3 * n - 2], found[3 * n - 1], found[3 * n] = field, queue, text
+  local last = #found
+  found[last + 1], found[last + 2], found[last + 3] = field, queue, text
 end
 
 -- pop(most): up to so many from the lists, in kombu's order: by priority, then around the queues.
@@ -72,13 +97,13 @@ end
 local function pop(most)
   for step = 1, #steps do
     if n >= most then return end
-    if #queues == 1 then
+    if #queues == 1 and not sifting then
       local list = list_of(step, 1)
       for _, text in ipairs(call('RPOP', list, most - n) or {}) do
         keep(1, list, text)
       end
     else
-      while n < most and pop_one(step) do end
+      while n < most and waits < MOST_WAITING and pop_one(step) do end
     end
   end
 end
@@ -86,7 +111,7 @@ end
 -- done(): what was taken is recorded; whoever else waits for these queues is told if there is more.
 local function done()
   if kept[1] then call('HSET', unacked, unpack(kept)) end
-  if n < room then
+  if n < room and waits < MOST_WAITING then
     for i, queue in ipairs(queues) do
       ready[i] = P .. 'call:' .. queue
     end
