@@ -3,8 +3,9 @@
 `limit-parked` `limit-resumed` `limit-released` `limit-discarded`, each with `uuid` (the task id), `name`, `ticket` and
 the keys. They are a group of their own, since a monitor takes any `task-…` for a state of the task.
 
-Relies on `EventDispatcher.groups` (empty: all; the group `task` is what `enable_events` adds and `disable_events` takes
-away) and on `buffer_group`, the groups that an event loop sends in batches.
+Relies on `EventDispatcher.groups`: empty means all, and `task` is what `enable_events` adds and `disable_events` takes
+away. They are sent one by one: to add a group to the dispatcher's batches (`buffer_group`) is not safe from the threads
+of a pool.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ def listening(request: Any) -> bool:
         return False
     if groups:
         groups.add(GROUP)
-    if "task" in eventer.buffer_group and GROUP not in eventer.buffer_group:
-        eventer.buffer_group = [*eventer.buffer_group, GROUP]
     return True
 
 

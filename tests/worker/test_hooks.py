@@ -12,11 +12,12 @@ import pytest
 from billiard.pool import ApplyResult
 from celery import Celery
 from celery.app.amqp import AMQP
-from celery.app.control import Control
+from celery.app.control import Control, Inspect
 from celery.concurrency import asynpool
 from celery.concurrency.base import BasePool
 from celery.concurrency.prefork import TaskPool as Prefork
 from celery.concurrency.thread import TaskPool as Threads
+from celery.events import EventDispatcher
 from celery.worker import WorkController, components, state
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
@@ -42,6 +43,8 @@ TAKES: list[tuple[Callable[..., Any], tuple[str, ...]]] = [
     (AMQP._create_task_sender, ("self",)),
     (Control.revoke, ("self", "task_id")),
     (Control.revoke_by_stamped_headers, ("self", "headers")),
+    (Inspect._request, ("self", "command")),
+    (EventDispatcher.send, ("self", "type")),
     (state.task_ready, ("request",)),
 ]
 
@@ -72,6 +75,14 @@ def test_the_worker_hands_requests_over_through_an_attribute_that_can_be_replace
     source = inspect.getsource(components.Pool.create)
     assert "w.process_task = w._process_task" in source
     assert "self._process_task" in inspect.getsource(WorkController._process_task_sem)
+
+
+def test_events_have_groups_that_can_be_added_to() -> None:
+    app = Celery(broker="memory://", set_as_current=False)
+    with app.connection_for_write() as connection:
+        dispatcher = EventDispatcher(connection, app=app, enabled=False, groups=["worker"])
+        assert dispatcher.groups == {"worker"}
+        assert EventDispatcher(connection, app=app, enabled=False).groups == set(), "which means all"
 
 
 def test_our_step_starts_before_the_pool_and_so_stops_after_it() -> None:
