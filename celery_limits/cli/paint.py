@@ -18,8 +18,8 @@ from .shape import limit_text, state
 
 __all__ = ["paint"]
 
-ALL_KEYS = "up/down choose  enter open  s sort  p pause  r resize  u undo resize  c cancel  q quit"
-ONE_KEY = "up/down choose  c cancel  p pause  r resize  u undo resize  esc back  q quit"
+ALL_KEYS = "q quit  up/down choose  enter open  s sort  p pause  r resize  u undo  c cancel"
+ONE_KEY = "q quit  esc back  up/down choose  c cancel  p pause  r resize  u undo"
 AROUND = 6
 """Lines that are not rows: headline, header, and what is below."""
 
