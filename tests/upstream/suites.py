@@ -55,10 +55,40 @@ SLOW = (
 SLOW_TIMEOUT = 420.0
 """Seconds for each test of the full run."""
 
+_LEASED = "looks into kombu's record of unacknowledged messages; ours are leased, and recorded elsewhere"
+_STAND_IN = "speaks to a stand-in of Redis that knows the commands of kombu and no script"
+_AT_ONCE = "a batch of publishes is not kept back: each one is sent at once, in the script that looks for room"
+_WAITS = "counts the BRPOPs of kombu; ours wait for a sign of work and fetch with a script"
+
 EXPECTED: dict[str, str] = {
     "celery:*::test_chord_header_id_duplicated_on_rabbitmq_msg_duplication[redis-group-ids]": (
         "is for RabbitMQ, and says so only where the broker's URL begins with redis: ours begins with limits+"
     ),
+    "kombu:*::test_RedisRestoreVisible::test_restore_visible_requeues_expired_unacked[*]": _LEASED,
+    "kombu:*::test_RedisRestoreBindingLookupFailure::test_failed_requeue_keeps_message_unacked[*]": _LEASED,
+    "kombu:*::test_RedisRestoreBindingLookupFailure::test_failed_restore_visible_keeps_message_unacked[*]": _LEASED,
+    "kombu:*::test_RedisRestoreAtShutdown::test_unacked_message_requeued_on_connection_close[*]": _LEASED,
+    "kombu:*::test_RedisPublishBatch::test_fanout_is_deferred_until_flush[*]": _AT_ONCE,
+    "kombu:*::test_RedisSentinelFanoutCompat::test_without_compat_legacy_and_current_topics_are_isolated": (
+        "plays an old kombu with a channel class of its own, which a URL of ours passes over"
+    ),
+    "kombu:*::test_drain_events_resumes_pending_brpop_without_resending": _WAITS,
+    "kombu:*::test_hub_pauses_pending_brpop_until_ack[message]": _WAITS,
+    "kombu-unit:*::test_Channel::test_publish_batch_*": _AT_ONCE,
+    "kombu-unit:*::test_Channel::test_sentinel_inherits_publish_batch_support": _AT_ONCE,
+    "kombu-unit:*::test_Channel::test_tls_uses_batch_capable_redis_transport": _AT_ONCE,
+    "kombu-unit:*::test_Channel::test_brpop_*": _STAND_IN,
+    "kombu-unit:*::test_Channel::test_delivery_tag_is_uuid": _STAND_IN,
+    "kombu-unit:*::test_Channel::test_put_priority": _STAND_IN,
+    "kombu-unit:*::test_Channel::test_rediss_connection": (
+        "asks a private method for the parameters of TLS; ours has them where it connects"
+    ),
+    "kombu-unit:*::test_Channel_streaming_reauth::test_brpop_read_*": _STAND_IN,
+    "kombu-unit:*::test_PausedBRPOP::*": _STAND_IN,
+    "kombu-unit:*::test_Redis::test_close_in_poll": _STAND_IN,
+    "kombu-unit:*::test_Redis::test_get__Empty": _STAND_IN,
+    "kombu-unit:*::test_Redis::test_publish__*": _STAND_IN,
+    "kombu-unit:*::test_Redis::test_purge": _STAND_IN,
 }
 """`suite:node id`, with `*`, to the reason why the outcome differs by design."""
 

@@ -77,18 +77,17 @@ def _swap_classes() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """No test takes longer than we wait or runs again by its own wish, nor is it skipped for what our URL is called."""
     for item in items:
-        _lift_skip(item)
-        item.own_markers = [mark for mark in item.own_markers if mark.name not in ("timeout", "flaky")]
-        item.add_marker(pytest.mark.timeout(TIMEOUT), append=False)
+        for node in item.listchain():
+            node.own_markers = [mark for mark in node.own_markers if _is_kept(mark)]
+        item.add_marker(pytest.mark.timeout(TIMEOUT))
     _note(collected=[item.nodeid for item in items])
 
 
-def _lift_skip(item: pytest.Item) -> None:
+def _is_kept(mark: pytest.Mark) -> bool:
     """Celery's tests of recovery look for the very scheme `redis`, by which they mean plain TCP: ours is that too."""
-    if os.environ.get("TEST_BROKER", "").startswith("limits+redis://"):
-        for node in item.listchain():
-            marks = node.own_markers
-            node.own_markers = [m for m in marks if "plaintext TCP redis broker" not in str(m.kwargs.get("reason"))]
+    if "plaintext TCP redis broker" in str(mark.kwargs.get("reason")):
+        return not os.environ.get("TEST_BROKER", "").startswith("limits+redis://")
+    return mark.name not in ("timeout", "flaky")
 
 
 @pytest.hookimpl(wrapper=True)
