@@ -64,17 +64,17 @@ def scene(
     scene = Scene(app_and_conf[0], workers, stages, f"t{next(_tags)}")
     request.node.stash[_SCENE] = scene
     yield scene
+    if _failed(request):
+        _clean_up(scene, workers, broker)
+        return
     try:
-        if not _failed(request):
-            over = {key: peak for key, peak in scene.stage.peaks().items() if peak > scene.sizes.get(key, 1)}
-            assert over == {}, "more bodies at once than the limit allows"
-            scene.wait_quiet()
+        over = {key: peak for key, peak in scene.stage.peaks().items() if peak > scene.sizes.get(key, 1)}
+        assert over == {}, "more bodies at once than the limit allows"
+        scene.wait_quiet()
         workers.stop_own()
     except BaseException:
         _clean_up(scene, workers, broker)
         raise
-    if _failed(request):
-        _clean_up(scene, workers, broker)
 
 
 def _failed(request: pytest.FixtureRequest) -> bool:
@@ -88,6 +88,7 @@ def _clean_up(scene: Scene, workers: Workers, broker: RedisServer) -> None:
         client.flushall()
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one file share their workers, so they stay in one process where tests run in several."""
     for item in items:

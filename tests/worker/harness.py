@@ -24,16 +24,28 @@ from tests.waiting import wait_until
 from tests.worker.proj import CONF, build
 from tests.worker.stage import Entry, Stage, is_alive
 
-__all__ = ["LEASE", "Scene", "Sent", "Worker", "Workers", "leftovers"]
+__all__ = ["LEASE", "Scene", "Sent", "Worker", "Workers", "celery_program", "leftovers"]
 
 OURS = os.environ.get("LIMITS_TEST_TRANSPORT", "")
 """`limits+` to run the tests on our own transport."""
 
-LEASE = 30.0
+LEASE = 300.0
 """Of shared workers. Long, so that what happens soon after an end was not brought about by a beat."""
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
+
+
+def environment(conf: dict[str, Any]) -> dict[str, str]:
+    return {**os.environ, CONF: json.dumps(conf), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+
+
+def celery_program(conf: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs `celery` with these arguments to its end."""
+    command = [sys.executable, "-m", "celery", "-A", "tests.worker.proj", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment(conf), capture_output=True, text=True, check=False, timeout=START_SECONDS
+    )
 
 
 class Worker:
@@ -43,12 +55,11 @@ class Worker:
         self.name = f"{name}@test"
         self.log_file = directory / f"{name}.log"
         command = [sys.executable, "-m", "celery", "-A", "tests.worker.proj", "worker", "-n", self.name, "-l", "info"]
-        environment = {**os.environ, CONF: json.dumps(conf), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, "--without-mingle", "--without-gossip", *options],
                 cwd=ROOT,
-                env=environment,
+                env=environment(conf),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -9,8 +9,8 @@ from tests.worker.harness import Scene
 
 __all__ = ["PROMPT", "Line"]
 
-PROMPT = 5.0
-"""Seconds in which the next one starts. Half the time between two beats, so it was a release that let it start."""
+PROMPT = 30.0
+"""Seconds in which the next one starts. Less than between two beats, so it was a release that let it start."""
 
 
 class Line:

@@ -12,7 +12,7 @@ from celery import VERSION, states
 from tests.worker.harness import Scene
 from tests.worker.lines import Line
 
-BOTH = ("prefork", "threads")
+POOLS = ("prefork", "threads", "gevent", "eventlet")
 
 ENDS = {
     "return": states.SUCCESS,
@@ -24,7 +24,7 @@ ENDS = {
 }
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture(params=POOLS)
 def pool(request: pytest.FixtureRequest, scene: Scene) -> str:
     """A worker that other tests use as well."""
     return scene.share(request.param)
@@ -75,3 +75,35 @@ def test_it_is_rejected_and_requeued_but_was_acknowledged(scene: Scene, pool: st
     scene.stage.open("first")
     line.one_goes_on()
     assert len(scene.stage.starts("first")) == 1
+
+
+# -- solo: its body stops the worker, so the others are still in their queue when it ends ------------------------------
+
+
+@pytest.mark.parametrize("how", [*ENDS, "retry", "flaky"])
+def test_it_ends_in_a_solo_worker(scene: Scene, acks: str, how: str) -> None:
+    scene.share("solo")
+    task = f"{acks}.flaky" if how in ("retry", "flaky") else acks
+    first = scene.send(task, "first", how)
+    scene.wait_started("first")
+    others = [scene.send("early", name) for name in ("second", "third")]
+    scene.stage.open_all()
+    for sent in others:
+        sent.get()
+    first.wait(ENDS.get(how, states.SUCCESS))
+    assert list(scene.stage.names())[:3] == ["first", "second", "third"]
+
+
+def test_revoked_or_expired_while_a_solo_worker_is_busy(scene: Scene, acks: str) -> None:
+    scene.share("solo")
+    first = scene.send(acks, "first")
+    scene.wait_started("first")
+    revoked, expired = scene.send(acks, "revoked"), scene.send(acks, "expired", expires=0.001)
+    last = scene.send(acks, "last")
+    scene.app.control.revoke(revoked.id)
+    scene.stage.open_all()
+    for sent in (first, last):
+        sent.get()
+    for sent in (revoked, expired):
+        sent.wait(states.REVOKED)
+    assert list(scene.stage.names()) == ["first", "last"]

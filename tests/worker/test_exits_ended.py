@@ -18,8 +18,6 @@ from tests.worker.lines import Line
 BOTH = ("prefork", "threads")
 GREEN = ("gevent", "eventlet")
 ALL = (*BOTH, *GREEN, "solo")
-NOTICED = 8.0
-"""Seconds in which Celery notices that a process of its pool is gone: it looks every five."""
 
 
 @pytest.fixture(params=["early", "late"])
@@ -30,7 +28,7 @@ def acks(request: pytest.FixtureRequest) -> str:
 # -- before the body starts --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pool", BOTH)
+@pytest.mark.parametrize("pool", [*BOTH, *GREEN])
 def test_revoked_while_parked(scene: Scene, acks: str, pool: str) -> None:
     scene.share(pool)
     line = Line(scene, acks)
@@ -57,7 +55,7 @@ def test_revoked_by_a_stamp_while_parked(scene: Scene) -> None:
     assert not scene.stage.starts("fourth")
 
 
-@pytest.mark.parametrize("pool", BOTH)
+@pytest.mark.parametrize("pool", [*BOTH, *GREEN])
 def test_expired_while_parked(scene: Scene, acks: str, pool: str) -> None:
     scene.share(pool)
     line = Line(scene, acks)
@@ -122,7 +120,7 @@ def test_terminated_in_a_green_pool(scene: Scene, acks: str, pool: str) -> None:
 def test_soft_time_limit(scene: Scene, acks: str) -> None:
     scene.share("prefork")
     line = Line(scene, acks, soft_time_limit=1)
-    line.one_goes_on(within=3)
+    line.one_goes_on()
     line.first.wait(states.FAILURE)
     assert [entry.name for entry in scene.stage.entries() if entry.what == "soft"] == ["first"]
 
@@ -132,7 +130,7 @@ def test_hard_time_limit(scene: Scene, task: str) -> None:
     """It gets SIGTERM, and SIGKILL soon after if it does not heed that."""
     scene.share("prefork")
     line = Line(scene, task, time_limit=1)
-    line.one_goes_on(within=3)
+    line.one_goes_on()
     line.first.wait(states.FAILURE)
 
 
@@ -140,7 +138,7 @@ def test_hard_time_limit_in_a_green_pool(scene: Scene, acks: str) -> None:
     """Of the pools without processes only gevent's knows time limits."""
     scene.share("gevent")
     line = Line(scene, acks, time_limit=1)
-    line.one_goes_on(within=3)
+    line.one_goes_on()
     line.first.wait(states.FAILURE)
 
 
@@ -151,7 +149,7 @@ def test_its_process_is_killed(scene: Scene, acks: str) -> None:
     scene.share("prefork")
     line = Line(scene, acks)
     os.kill(scene.stage.starts("first")[0].pid, signal.SIGKILL)
-    line.one_goes_on(within=NOTICED)
+    line.one_goes_on()
     line.first.wait(states.FAILURE)
 
 
@@ -160,7 +158,7 @@ def test_its_process_is_killed_and_it_is_requeued(scene: Scene) -> None:
     scene.share("prefork")
     line = Line(scene, "late.stubborn")
     os.kill(scene.stage.starts("first")[0].pid, signal.SIGKILL)
-    line.one_goes_on(within=NOTICED)
+    line.one_goes_on()
     line.first.get()
     assert len(scene.stage.starts("first")) == 2
 
@@ -171,7 +169,7 @@ def test_its_process_is_killed_and_it_is_retried(scene: Scene, acks: str) -> Non
     scene.share("prefork")
     line = Line(scene, f"{acks}.retried")
     os.kill(scene.stage.starts("first")[0].pid, signal.SIGKILL)
-    line.one_goes_on(within=NOTICED)
+    line.one_goes_on()
     line.first.get()
     assert [entry.more["retries"] for entry in scene.stage.starts("first")] == [0, 1]
 
@@ -181,6 +179,6 @@ def test_it_ends_its_process(scene: Scene, acks: str, how: str) -> None:
     scene.share("prefork")
     line = Line(scene, acks, how)
     scene.stage.open("first")
-    line.one_goes_on(within=NOTICED)
+    line.one_goes_on()
     if how == "die" or VERSION >= (5, 7):  # before, Celery leaves a body that exits without a result
         line.first.wait(states.FAILURE)
