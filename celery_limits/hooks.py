@@ -20,9 +20,11 @@ from celery import Celery, signals, states
 from celery._state import _get_active_apps
 from celery.app.amqp import AMQP
 from celery.app.control import Control
+from celery.exceptions import ImproperlyConfigured
 from celery.utils.log import get_logger
 
 from .app import Limits
+from .errors import LimitError
 from .location import OURS
 from .publish import declared_of, make_serializable, stamp
 from .store import StoreError
@@ -50,6 +52,8 @@ def install() -> None:
     _wrap(AMQP, "_create_task_sender", _stamping_sender)
     _wrap(Control, "revoke", _revoke)
     _wrap(Control, "revoke_by_stamped_headers", _revoke_by_stamps)
+    if "celery.bin.celery" in sys.modules:  # we were imported by the `celery` program, which has loaded its commands
+        _wrap_command("worker", _worker_command)
     signals.task_postrun.connect(_after_body)
     signals.worker_process_init.connect(_die_with_parent)
     for app in _get_active_apps():
@@ -65,6 +69,20 @@ def _wrap(cls: type, name: str, around: Callable[..., Any]) -> None:
         return around(original, self, *args, **kwargs)
 
     setattr(cls, name, wrapper)
+
+
+def _wrap_command(name: str, around: Callable[..., Any]) -> None:
+    """A command of the `celery` program: `celery.bin.<name>.<name>`."""
+    command = getattr(sys.modules[f"celery.bin.{name}"], name)
+    command.callback = functools.partial(around, command.callback)
+
+
+def _worker_command(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Limits that can't work stop the worker with what is to be done about them, and no traceback."""
+    try:
+        return original(*args, **kwargs)
+    except LimitError as error:
+        raise click.ClickException(f"limits: {error}") from None
 
 
 # -- an app comes into being --------------------------------------------------------------------------------------
@@ -87,6 +105,7 @@ def _equip(app: Any) -> None:
         (
             click.Option(("--limits-store",), metavar="URL", help="The Redis that keeps the limits."),
             click.Option(("--limits-lease",), type=float, metavar="SECONDS", help="When a silent worker is dead."),
+            click.Option(("--limits-namespace",), metavar="NAME", help="Apps that share limits share it."),
         )
     )
 
@@ -149,15 +168,20 @@ def _revoke_by_stamps(original: Any, control: Any, headers: Any, *args: Any, **k
 
 
 def _cancel(app: Any, task_ids: Callable[[Limits], Any]) -> None:
-    """A store that is away must not keep the workers from being told."""
+    def cancel(limits: Limits) -> int:
+        return len([limits.cancel(task_id) for task_id in task_ids(limits)])
+
+    _in_store(app, cancel)
+
+
+def _in_store(app: Any, work: Callable[[Limits], int]) -> int:
+    """A store that is away, or that was never configured, must not keep the workers from being told."""
     limits = Limits(app)
-    if not limits.in_use:
-        return
     try:
-        for task_id in task_ids(limits):
-            limits.cancel(task_id)
-    except StoreError as error:
+        return work(limits) if limits.in_use else 0
+    except (StoreError, ImproperlyConfigured) as error:
         logger.warning("limits: could not cancel in the store: %s; workers that get the task refuse it", error)
+        return 0
 
 
 # -- in the process that runs bodies ------------------------------------------------------------------------------

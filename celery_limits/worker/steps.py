@@ -47,13 +47,19 @@ class LimitsStep(bootsteps.StartStopStep):
     requires = (Hub, Timer)
     name = "limits"
 
-    def __init__(self, worker: Any, limits_store: str | None = None, limits_lease: float | None = None, **kwargs: Any):
+    def __init__(
+        self,
+        worker: Any,
+        limits_store: str | None = None,
+        limits_lease: float | None = None,
+        limits_namespace: str | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(worker, **kwargs)
-        conf = worker.app.conf
-        if limits_store:
-            conf.limits_store_url = limits_store
-        if limits_lease:
-            conf.limits_lease = limits_lease
+        flags = {"store_url": limits_store, "lease": limits_lease, "namespace": limits_namespace}
+        for name, given in flags.items():
+            if given is not None:
+                setattr(worker.app.conf, f"limits_{name}", given)
         self.limits = Limits(worker.app)
         self.limits.reload()
         self.lease: Lease | None = None

@@ -184,6 +184,9 @@ def build(conf: dict[str, Any]) -> Any:
     _register(app, "rated", quick, limits=[RateLimit("rate:{key}", "20/s")])
     _register(app, "slow", quick, rate_limit="5/s", limits=[Concurrency("{key}", 5)])
     _register(app, "selfish", selfish, limits=one)
+    if conf.get("crossing"):
+        _register(app, "there", plain, limits=[Concurrency("left", 1), Concurrency("right", 1)])
+        _register(app, "back", plain, limits=[Concurrency("right", 1), Concurrency("left", 1)])
     _register(app, "free", play)
     _register(app, "plain", plain)
     return app
