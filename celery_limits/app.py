@@ -6,7 +6,7 @@ first used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,12 +26,14 @@ from .store import Store
 from .store.audit import Finding, audit
 from .store.outcomes import Cancelled
 from .store.reads import Explanation, Status
+from .wire import task_id_of, ticket_in
 from .worker.envelope import unpack
 from .worker.exits import Releaser
 from .worker.outbox import Outbox
 
 __all__ = ["Limits"]
 
+_NOT_BEGUN = frozenset({"waiting", "granted", "away"})
 _handles: WeakKeyDictionary[Any, Limits] = WeakKeyDictionary()
 
 
@@ -155,6 +157,25 @@ class Limits:
         tell_all(self.app, self.store, outcome.ended, "revoked")
         self._finish(outcome.after)
         return outcome
+
+    def purge(self, queues: Iterable[str]) -> int:
+        """Ends as revoked what came from these queues and has not begun, wherever it waits; how many tasks that was.
+
+        The last of a line goes first, so that none is let go on by the end of another. A task id that also runs is left
+        alone: its retries would be refused.
+        """
+        names = tuple(queues)
+        found: dict[str, tuple[bool, int]] = {}
+        begun: set[str] = set()
+        for ticket, state, arrival in self.store.tickets():
+            if state == "running":
+                begun.add(task_id_of(ticket))
+            elif state in _NOT_BEGUN and any(ticket_in(ticket, name) == ticket for name in names):
+                found[task_id_of(ticket)] = (state == "waiting", arrival)
+        waiting = sorted(found.keys() - begun, key=found.__getitem__, reverse=True)
+        for task_id in waiting:
+            self.cancel(task_id)
+        return len(waiting)
 
     def waiting_with_stamps(self, stamps: Mapping[str, Any]) -> list[str]:
         """The ids of tasks in the store that carry one of these stamps, as `revoke_by_stamped_headers` matches them."""

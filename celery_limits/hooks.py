@@ -52,7 +52,10 @@ def install() -> None:
     _wrap(AMQP, "_create_task_sender", _stamping_sender)
     _wrap(Control, "revoke", _revoke)
     _wrap(Control, "revoke_by_stamped_headers", _revoke_by_stamps)
+    _wrap(Control, "purge", _purge)
+    Control.discard_all = Control.purge
     if "celery.bin.celery" in sys.modules:  # we were imported by the `celery` program, which has loaded its commands
+        _wrap_command("purge", _purge_command)
         _wrap_command("worker", _worker_command)
     signals.task_postrun.connect(_after_body)
     signals.worker_process_init.connect(_die_with_parent)
@@ -165,6 +168,22 @@ def _revoke(original: Any, control: Any, task_id: Any, *args: Any, **kwargs: Any
 def _revoke_by_stamps(original: Any, control: Any, headers: Any, *args: Any, **kwargs: Any) -> Any:
     _cancel(control.app, lambda limits: limits.waiting_with_stamps(headers))
     return original(control, headers, *args, **kwargs)
+
+
+def _purge(original: Any, control: Any, *args: Any, **kwargs: Any) -> int:
+    """What waits in the store for its limits waits for execution, and goes too."""
+    purged: int = original(control, *args, **kwargs)
+    waiting = _in_store(control.app, lambda limits: limits.purge(control.app.amqp.queues.consume_from))
+    return purged + waiting
+
+
+def _purge_command(original: Any, *args: Any, **kwargs: Any) -> None:
+    """`celery purge` empties the queues by itself, without `Control.purge`."""
+    original(*args, **kwargs)
+    obj = click.get_current_context().obj
+    names = set(kwargs["queues"] or obj.app.amqp.queues) - set(kwargs["exclude_queues"] or ())
+    if purged := _in_store(obj.app, lambda limits: limits.purge(names)):
+        obj.echo(f"Revoked {purged} that waited for their limits.")
 
 
 def _cancel(app: Any, task_ids: Callable[[Limits], Any]) -> None:

@@ -248,6 +248,17 @@ class Store:
                     if field.endswith(b":m"):
                         yield task_id, value
 
+    def tickets(self) -> Iterator[tuple[str, str, int]]:
+        """Every ticket, its state and its arrival. Scans: not for every day."""
+        client: Any = self.client
+        with translated("tickets"):
+            for name in client.scan_iter(match=f"{self.prefix}task:*", count=1000):
+                task_id = text(name)[len(self.prefix) + 5 :]
+                for field, value in client.hscan_iter(name):
+                    head = value.split(b"\t", 5)
+                    if b":" not in field and len(head) > 4 and head[4].isdigit():  # any other is for the audit to find
+                        yield f"{task_id}.{text(field)}", text(head[0]), int(head[4])
+
     def listen(self, seconds: float) -> None:
         """Sleeps until a sweep is needed sooner than its last one said, but no longer than this.
 
