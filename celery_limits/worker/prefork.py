@@ -1,14 +1,18 @@
-"""What the gate needs of Celery's prefork pool and the pool does not do by itself; nobody else knows its insides.
+"""What limits need of Celery's prefork pool and the pool does not do by itself; nobody else knows its insides.
 
 When the broker's connection is lost, the pool drops every job that no process has accepted, and tells nobody. Those
 that were written to a process run all the same: they are kept, so that their end is seen. Those that were not hold
 slots for nothing, while their message comes again: they give them back.
+
+When a process dies, the pool hears of it a moment before it can be waited for, finds it alive, and looks again after
+five seconds. Until then its slots would be held for nothing: here it looks again at once.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -20,15 +24,22 @@ __all__ = ["install", "kill_holders"]
 
 _MARK = "__celery_limits__"
 
+LOOK_AGAIN = 0.005
+LOOKS = 200
+"""Seconds between two looks at a process that is ending, and how many before it is left to the pool's own timer."""
+
 
 def install() -> None:
-    """Relies on `AsynPool.flush` being what is called then, on a job's `_accepted`, `_write_to` (the process that was
-    sent it) and `_accept_callback`, on `outbound_buffer` (what no process was sent) and on `_cache` (jobs by number).
-    """
-    if hasattr(AsynPool, _MARK):
-        return
-    setattr(AsynPool, _MARK, True)
-    flush = AsynPool.flush
+    """Relies on `AsynPool.flush` and `AsynPool._event_process_exit(hub, proc)` being what is called then."""
+    if not hasattr(AsynPool, _MARK):
+        setattr(AsynPool, _MARK, True)
+        AsynPool.flush = _giving_back(AsynPool.flush)
+        AsynPool._event_process_exit = _looking_again(AsynPool._event_process_exit)
+
+
+def _giving_back(flush: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Relies on a job's `_accepted`, `_write_to` (the process that was sent it) and `_accept_callback`, on the pool's
+    `outbound_buffer` (what no process was sent) and `_cache` (jobs by number)."""
 
     def flush_and_give_back(pool: Any) -> None:
         unsent = set(map(id, pool.outbound_buffer))
@@ -44,7 +55,23 @@ def install() -> None:
             else:
                 holding.release(back=True)
 
-    AsynPool.flush = flush_and_give_back
+    return flush_and_give_back
+
+
+def _looking_again(notice: Callable[..., None]) -> Callable[..., None]:
+    """Relies on `maintain_pool` taking a process that has ended out of the pool's list `_pool`."""
+
+    def look(pool: Any, hub: Any, process: Any, looks: int) -> None:
+        pool.maintain_pool()
+        if process in pool._pool and looks > 0:
+            hub.call_later(LOOK_AGAIN, look, pool, hub, process, looks - 1)
+
+    def notice_and_look_again(pool: Any, hub: Any, process: Any) -> None:
+        notice(pool, hub, process)
+        if process in pool._pool:
+            hub.call_later(LOOK_AGAIN, look, pool, hub, process, LOOKS)
+
+    return notice_and_look_again
 
 
 def kill_holders(pool: Any) -> None:

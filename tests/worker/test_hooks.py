@@ -41,6 +41,7 @@ TAKES: list[tuple[Callable[..., Any], tuple[str, ...]]] = [
     (messaging.Consumer._receive_callback, ("self", "message")),
     (messaging.Consumer._add_tag, ("self", "queue", "consumer_tag")),
     (AMQP._create_task_sender, ("self",)),
+    (asynpool.AsynPool._event_process_exit, ("self", "hub", "proc")),
     (Control.revoke, ("self", "task_id")),
     (Control.revoke_by_stamped_headers, ("self", "headers")),
     (Inspect._request, ("self", "command")),
@@ -106,7 +107,7 @@ def test_installing_twice_does_nothing() -> None:
 def test_the_worker_has_our_flags() -> None:
     app = Celery(set_as_current=False)
     flags = {name for option in app.user_options["worker"] for name in option.opts}
-    assert {"--limits-store", "--limits-lease"} <= flags
+    assert {"--limits-store", "--limits-lease", "--limits-namespace"} <= flags
 
 
 def test_an_app_that_was_made_before_the_import_is_limited_too() -> None:
