@@ -6,12 +6,16 @@ its key is alive, and the `scene` fixture fails the test if there was anyone.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import VERSION, states
 
+from tests.waiting import wait_until
 from tests.worker.harness import Scene
 from tests.worker.lines import Line
 
@@ -182,3 +186,24 @@ def test_it_ends_its_process(scene: Scene, acks: str, how: str) -> None:
     line.one_goes_on()
     if how == "die" or VERSION >= (5, 7):  # before, Celery leaves a body that exits without a result
         line.first.wait(states.FAILURE)
+
+
+# -- it has run before -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", BOTH)
+def test_skipped_since_its_success_is_known(scene: Scene, pool: str) -> None:
+    """`worker_deduplicate_successful_tasks`: it gets its slot, there is no body to run, and the slot is free again."""
+    scene.configure(worker_deduplicate_successful_tasks=True)
+    client: Any = scene.limits.store.client
+    sent = scene.send("late.quick", "it")
+    again = json.loads(client.lindex(scene.key, 0))
+    again["properties"]["delivery_tag"] = uuid4().hex
+    again["properties"]["delivery_info"]["redelivered"] = True
+    worker = scene.start(pool)
+    sent.get()
+    wait_until(lambda: not scene.left(), "it is over")
+    client.lpush(scene.key, json.dumps(again))
+    worker.wait_for_log(f"[{sent.id}] received", times=2)
+    scene.send("late.quick", "afterwards").get()
+    assert list(scene.stage.names()) == ["it", "afterwards"]

@@ -102,3 +102,21 @@ def test_it_is_away_when_the_worker_starts(store: RedisServer, apart: Scene, how
     for sent in waiting:
         sent.get()
     assert len(apart.stage.starts()) == 4
+
+
+def test_a_body_puts_its_message_back_meanwhile(store: RedisServer, apart: Scene, how: str) -> None:
+    """That is made up for too: the task keeps its place, and runs again before those behind it."""
+    worker = apart.start("prefork")
+    first = apart.send("late", "first", "requeue")
+    apart.wait_started("first")
+    second = apart.send("early.quick", "second")
+    apart.wait_parked(1)
+    go_away(store, how)
+    worker.wait_for_log(AWAY)
+    apart.stage.open_all()
+    apart.wait_ended("first")
+    worker.wait_for_log(NOT_TOLD)
+    come_back(store, how)
+    for sent in (first, second):
+        sent.get()
+    assert sorted(apart.stage.names()) == ["first", "first", "second"]
