@@ -52,6 +52,7 @@ __all__ = [
     "declare",
     "resolve_chain",
     "resolve_chunk",
+    "stricter_line",
 ]
 
 MAX_LINKS = 16
@@ -91,7 +92,7 @@ class ConcurrencyLink(_Link):
     def stricter(self, other: ConcurrencyLink) -> ConcurrencyLink:
         """One link as strict as both; they have one key."""
         limit, weight = min(self.limit, other.limit), max(self.weight, other.weight)
-        return _concurrency_link(self.key, limit, weight, *_stricter_line(self, other))
+        return _concurrency_link(self.key, limit, weight, *stricter_line(self, other))
 
 
 class FloatingLink(_Link):
@@ -109,7 +110,7 @@ class FloatingLink(_Link):
         """One link as strict as both; they have one key and one refresh function."""
         default, every = min(self.default, other.default), min(self.every, other.every)
         weight = max(self.weight, other.weight)
-        return _floating_link(self.key, default, every, self.refresh, weight, *_stricter_line(self, other))
+        return _floating_link(self.key, default, every, self.refresh, weight, *stricter_line(self, other))
 
 
 class RateLink(_Link):
@@ -144,7 +145,7 @@ Link: TypeAlias = ConcurrencyLink | FloatingLink | RateLink
 AnyLink = Annotated[Link, Field(discriminator="kind")]
 
 
-def _stricter_line(
+def stricter_line(
     one: ConcurrencyLink | FloatingLink, other: ConcurrencyLink | FloatingLink
 ) -> tuple[OnFull, int | None]:
     on_full: OnFull = "wait" if one.on_full == other.on_full == "wait" else "discard"

@@ -209,13 +209,12 @@ def _in_store(app: Any, work: Callable[[Limits], int]) -> int:
 def _after_body(task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
     """The result is stored: the slots are given back before anything else happens, in the process that ran the body."""
     request = task.request
-    worker = getattr(request, WORKER_HEADER, None)
-    if worker is None:
+    worker, header = getattr(request, WORKER_HEADER, None), getattr(request, HEADER, None)
+    if worker is None or header is None:  # the gate writes both
         return
     ended_by = sys.exc_info()[1]
     if ended_by is not None and not isinstance(ended_by, Exception) and _in_pool_child():
         return  # this process was told to end: only its parent knows whether the message comes again
-    header = getattr(request, HEADER)
     back = state == states.REJECTED and bool(retval.requeue) and bool(task.acks_late)
     Limits(task.app).releaser.release(header["ticket"], worker, header["fence"], back=back)
 

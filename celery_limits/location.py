@@ -5,11 +5,12 @@ Passwords never leave here except into the client.
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from celery.exceptions import ImproperlyConfigured
-from kombu.utils.url import maybe_sanitize_url
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -22,9 +23,24 @@ _OURS_ON_REDIS = tuple(f"{OURS}{scheme}" for scheme in ("redis", "sentinel", "em
 _SOCKETS = frozenset({"redis+socket", "socket"})
 
 
+_ALTERNATES = re.compile(r";(?=[\w.+-]+://)")
+_CREDENTIALS = re.compile(r"^([\w.+-]*:/*)?(.*)@", re.DOTALL)
+_SECRET_OPTION = re.compile(r"([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*", re.IGNORECASE)
+
+
 def masked(url: str) -> str:
-    """The URL as it may be shown."""
-    return str(maybe_sanitize_url(url))
+    """The URL, or several of them, as it may be shown. Never raises: what is shown is often what could not be read."""
+    return ";".join(_masked(part) for part in _ALTERNATES.split(url))
+
+
+def _masked(url: str) -> str:
+    """All before the last @ is taken for credentials, since a password may have any character in it."""
+
+    def hide(match: re.Match[str]) -> str:
+        user, colon, _ = match[2].partition(":")
+        return f"{match[1] or ''}{user}:**@" if colon else f"{match[1] or ''}**@"
+
+    return _SECRET_OPTION.sub(r"\1**", _CREDENTIALS.sub(hide, url))
 
 
 def broker_url(app: Any) -> str:
@@ -50,23 +66,26 @@ def store_client(app: Any, configured: str | None, timeout: float, retries: int 
         assert client is not None
         client.connection_pool.connection_kwargs["retry"] = Retry(NoBackoff(), retries)
         return client
-    return Redis.from_url(
-        store_url(app, configured),
-        socket_timeout=timeout,
-        socket_connect_timeout=timeout,
-        retry=Retry(NoBackoff(), retries),
-    )
+    url, retry = store_url(app, configured), Retry(NoBackoff(), retries)
+    try:
+        return Redis.from_url(url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=retry)
+    except (ValueError, TypeError):  # whose text may quote a part of the password
+        raise ImproperlyConfigured(
+            f"{masked(url)} is not a URL that redis-py can read; in a password, / ? # @ and % must be written %2F "
+            "and so on (urllib.parse.quote)"
+        ) from None
 
 
 def store_url(app: Any, configured: str | None) -> str:
     """A URL that redis-py understands, or `ImproperlyConfigured` that says what to set."""
     given = configured or broker_url(app)
     first = given.split(";")[0].removeprefix(OURS)
-    scheme = urlsplit(first).scheme
+    scheme = first.partition("://")[0]
     if scheme in REDIS_SCHEMES:
         return first
     if scheme in _SOCKETS:
-        return _unix(first)
+        with suppress(ValueError):  # brackets that are no address
+            return _unix(first)
     name = "limits_store_url" if configured else "the broker"
     raise ImproperlyConfigured(
         f"limits need a Redis to keep their state, and {name} ({masked(given) or 'not set'}) is none; "

@@ -25,7 +25,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    store_url: str | None = None
+    store_url: str | None = Field(default=None, repr=False)
     """The Redis that keeps the limits. Default: the broker, where that is a Redis."""
 
     store_timeout: Seconds = 5.0
@@ -52,6 +52,10 @@ class Settings(BaseModel):
     on_lost_lease: Literal["continue", "terminate"] = "continue"
     """What a worker that is cut off from the store for longer than its lease does with what it runs."""
 
+    trust_headers: bool = True
+    """Whether what a message says about its limits is believed. False: it can lower what this worker's own tasks
+    declare, and nothing else; see SECURITY.md."""
+
     @classmethod
     def of(cls, app: Any) -> Settings:
         """The settings of a Celery app, checked."""
@@ -66,7 +70,9 @@ class Settings(BaseModel):
             prefix_of(settings.namespace)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            raise ImproperlyConfigured(f"{PREFIX}{first['loc'][0]} = {first['input']!r}: {first['msg']}") from None
+            name, value = first["loc"][0], first["input"]
+            shown = f"<{type(value).__name__}>" if name == "store_url" else repr(value)  # there may be a password in it
+            raise ImproperlyConfigured(f"{PREFIX}{name} = {shown}: {first['msg']}") from None
         except ValueError as error:
             raise ImproperlyConfigured(f"{PREFIX}namespace: {error}") from None
         return settings

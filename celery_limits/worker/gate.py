@@ -20,7 +20,7 @@ from celery.utils.log import get_logger
 from celery.worker.state import task_ready
 
 from celery_limits.chain import Link
-from celery_limits.errors import LimitError
+from celery_limits.errors import CorruptChain, LimitError, shorten
 from celery_limits.publish import MAPS, links_of
 from celery_limits.store import Store, StoreBroken, StoreError
 from celery_limits.store.outcomes import (
@@ -39,7 +39,8 @@ from celery_limits.store.outcomes import (
 from celery_limits.store.policy import microseconds
 from celery_limits.transport.channel import QUEUE_MARK
 from celery_limits.transport.lines import RAW
-from celery_limits.wire import HEADER, Header, derived_ticket, read_header, ticket_in
+from celery_limits.trust import lowered
+from celery_limits.wire import HEADER, Header, derived_ticket, read_header, task_id_of, ticket_in
 
 from .envelope import pack
 from .events import announce, listening
@@ -84,21 +85,39 @@ class PutOff(NamedTuple):
     widened: Any
 
 
-def plan_of(request: Any) -> Plan | None:
-    """The chain of a request; None if it has no limits. Raises a `LimitError` for one that can't be understood."""
+def plan_of(request: Any, *, trust: bool = True) -> Plan | None:
+    """The chain of a request; None if it has no limits. Raises a `LimitError` for one that can't be understood.
+
+    Without `trust` the header only lowers what the task declares here.
+    """
     raw = request.request_dict.get(HEADER)
-    if raw is not None:
-        header = read_header(raw)
-        ticket = ticket_in(header.ticket, queue_of(request))
-        return Plan(ticket, header, header.links)
+    header = None if raw is None else _own_header(request, raw)
+    if header is not None and trust:
+        return _plan(request, header, header.links)
     links = links_of(request.app, request.task.name, request.args, request.kwargs)
     if links is None:
         return None
+    if header is not None:
+        return _plan(request, header, lowered(links, header.links))
     retries = request.request_dict.get("retries")
     tag = request.message.properties.get("delivery_tag")  # kombu's own brokers make one at publish
     ticket = derived_ticket(request.id, request.message.body, retries, request.request_dict.get("eta"), tag)
-    ticket = ticket_in(ticket, queue_of(request))
-    return Plan(ticket, Header(ticket=ticket, links=links), links)
+    return _plan(request, Header(ticket=ticket, links=links), links)
+
+
+def _own_header(request: Any, raw: object) -> Header:
+    """A ticket is good for its own task alone: nobody may wait, run or release under another's name."""
+    header = read_header(raw)
+    if task_id_of(header.ticket) != request.id:
+        raise CorruptChain(f"corrupt limits header: the ticket {shorten(header.ticket)} is not one of this task")
+    return header
+
+
+def _plan(request: Any, header: Header, links: tuple[Link, ...]) -> Plan:
+    """Position, held keys and fence in the header are for people: what a ticket holds is in the store."""
+    if links is not header.links:
+        header = Header.fresh(header.ticket, links)
+    return Plan(ticket_in(header.ticket, queue_of(request)), header, links)
 
 
 def queue_of(request: Any) -> str:
@@ -117,7 +136,10 @@ class Gate:
         ledger: Ledger,
         releaser: Releaser,
         on_refresh: Callable[[Refresh], Any],
+        *,
+        trust: bool = True,
     ) -> None:
+        self._trust = trust
         self._on_refresh = on_refresh
         self._worker, self._store, self._lease = worker, store, lease
         self._ledger, self._releaser = ledger, releaser
@@ -171,10 +193,11 @@ class Gate:
             self._ask_no_more(getattr(request, ASKED_FOR, ""))
             return False
         try:
-            plan = plan_of(request)
+            plan = plan_of(request, trust=self._trust)
         except LimitError as error:
             return self._fail(request, error)
         if plan is None:
+            self._strip(request)
             return True
         if not self._lease.held:
             return self._put_off(request, plan)
@@ -185,6 +208,15 @@ class Gate:
         except StoreError as error:
             self._lease.doubt(error)
             return self._put_off(request, plan)
+
+    def _strip(self, request: Any) -> None:
+        """What no task here declares does not limit it, and must not pass for an admission when its body ends."""
+        request.request_dict.pop(WORKER_HEADER, None)
+        if request.request_dict.pop(HEADER, None) is not None:
+            logger.warning(
+                "limits: %s[%s] carries limits that its task does not declare here, and limits_trust_headers is False: "
+                "it runs without", request.name, request.id,
+            )  # fmt: skip
 
     def _ask(self, request: Any, plan: Plan) -> bool:
         ticket, worker = plan.ticket, self._lease.worker

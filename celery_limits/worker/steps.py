@@ -94,7 +94,7 @@ class LimitsStep(bootsteps.StartStopStep):
             adopt(store, lease)
         if worker.pool_cls.uses_semaphore:
             prefork.install()
-        gate = Gate(worker, store, lease, ledger, releaser, refresh)
+        gate = Gate(worker, store, lease, ledger, releaser, refresh, trust=limits.settings.trust_headers)
         worker._process_task = worker.limits_gate = gate
         _extend_banner(worker, limits)
 
