@@ -16,7 +16,7 @@ from typing import Any
 from kombu.utils import json as kombu_json
 
 from .chain import Declared, Link, declare, resolve_chain, resolve_chunk
-from .errors import DeclarationError
+from .errors import DeclarationError, ResolutionError
 from .limits import Concurrency, FloatingConcurrency, Limit, RateLimit
 from .wire import HEADER, Header, Stamp, new_ticket
 
@@ -51,6 +51,8 @@ def links_of(
 ) -> tuple[Link, ...] | None:
     """The links of one call of a task; None if it has no limits."""
     inner, parts = _parts_of(name, kwargs)
+    if parts == []:  # a map over nothing calls nothing
+        return None
     task = app._tasks.get(inner)
     if override is not None:
         declared: Declared | None = declare(name, override, signature_of(task) if task else _ANY_CALL)
@@ -65,7 +67,11 @@ def _parts_of(name: str, kwargs: Any) -> tuple[str, list[tuple[Any, dict[str, An
     """Celery's own tasks behind `map`, `starmap` and `chunks` call another task several times: which, and with what."""
     if name not in MAPS or not isinstance(kwargs, dict) or "task" not in kwargs:
         return name, None
-    return kwargs["task"]["task"], [((item,) if name == "celery.map" else item, {}) for item in kwargs["it"]]
+    try:
+        inner, items = str(kwargs["task"]["task"]), list(kwargs["it"])
+        return inner, [((item,) if name == "celery.map" else tuple(item), {}) for item in items]
+    except (KeyError, TypeError) as error:  # what it calls, and so under which limits, can't be known
+        raise ResolutionError(f"task {name!r}: its arguments are not those of a map: {error!r}") from None
 
 
 def stamp(app: Any, name: str, message: Any, override: Sequence[Limit] | None) -> None:
