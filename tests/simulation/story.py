@@ -211,6 +211,13 @@ class Story:
             self._send(errand.message)
         return confirmed
 
+    def dropped(self, message: Message) -> None:
+        """By a worker that was taken for dead. One that is acknowledged early may have been with it alone: it had been
+        admitted, and the answer was lost."""
+        kept = message.ticket in self.referee.view.messages or self._elsewhere(message)
+        if not kept and not message.late:
+            message.fate = message.fate or "lost"
+
     def has_left(self, worker: VirtualWorker) -> None:
         worker.process.alive = False
         worker.in_hand.clear()

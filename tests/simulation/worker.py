@@ -223,6 +223,7 @@ class VirtualWorker:
             for delivery in [d for d in waiting if d.taken and d.taken != self.life.name]:
                 waiting.remove(delivery)
                 self.in_hand.pop(delivery, None)
+                self.story.dropped(delivery.message)
 
     def _give_back_taken(self) -> None:
         """It leaves, and does not know whether the store has this one or counts on it."""
