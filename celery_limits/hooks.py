@@ -132,7 +132,7 @@ def _connection(original: Any, app: Any, url: Any, *args: Any, transport_options
         ours = {
             "limits_namespace": settings.namespace,
             "limits_lease": settings.lease,
-            "limits_lines": limits.on_broker,
+            "limits_lines": limits.on_broker and settings.trust_headers,  # else the gate must see it first
         }
         transport_options = {**ours, **(transport_options or {})}
     return original(app, url, *args, transport_options=transport_options, **kwargs)

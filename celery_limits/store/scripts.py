@@ -25,7 +25,6 @@ VERBS = (
     "leave",
     "pause",
     "publish",
-    "purge",
     "refreshed",
     "release",
     "requeue",

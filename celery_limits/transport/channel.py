@@ -1,7 +1,7 @@
 """Channels that fetch atomically, keep what they fetched under the worker's lease, and acknowledge in batches.
 
 Relies on these parts of kombu's Redis channel: its poller calls `_brpop_start` when there is room and `_brpop_read`
-when the connection that was used can be read; `_put`, `_purge` and `_size` are one queue's; `_q_for_pri` names a list.
+when the connection that was used can be read; `_put` and `_size` are one queue's; `_q_for_pri` names a list.
 
 **Waiting.** A fetch that brings nothing is followed by a sleep on `call:<queue>`, which whoever makes something to
 fetch rings; and by another fetch after `brpop_timeout` (a second), for what plain producers have put there meanwhile.
@@ -12,6 +12,7 @@ or before the loop sleeps. Elsewhere each is sent at once.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -29,6 +30,8 @@ from celery_limits.wire import HEADER
 
 from . import lines
 from .courier import MOST, Courier
+from .debts import ERRORS
+from .delivery import QUEUE_MARK, Message, QoS
 from .membership import member_of
 from .payload import dump, read
 
@@ -36,8 +39,8 @@ __all__ = ["QUEUE_MARK", "Channel", "Poller", "SentinelChannel"]
 
 logger = get_logger(__name__)
 
-QUEUE_MARK = "limits_queue"
 OPTIONS = ("limits_namespace", "limits_lease", "limits_lines")
+_marks = itertools.count(1)
 SIFTING = 2.0
 """Seconds for which what is fetched is sifted after something had to be parked."""
 
@@ -46,41 +49,9 @@ Arrival = tuple[str, str, bytes]
 """Field, queue and text of a message that was fetched."""
 
 
-class Message(virtual.Message):  # type: ignore[misc]
-    """Knows the queue it came from, and is acknowledged by the number under which it was fetched."""
-
-    def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
-        super().__init__(payload, channel=channel, **kwargs)
-        field, queue = channel.arriving
-        if field:
-            self.delivery_tag = field
-        setattr(self, QUEUE_MARK, queue)
-
-
-class QoS(redis.QoS):  # type: ignore[misc]
-    """What is under way on one channel. What stock workers left behind is still restored by kombu's own rule."""
-
-    def append(self, message: Any, delivery_tag: str) -> None:
-        virtual.QoS.append(self, message, delivery_tag)  # it was recorded when it was fetched
-
-    def ack(self, delivery_tag: str) -> None:
-        self._quick_ack(delivery_tag)
-        self.channel.acknowledge(delivery_tag)
-
-    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        if not requeue:
-            return self.ack(delivery_tag)
-        self.channel.give_back([delivery_tag], "end")
-        self._quick_ack(delivery_tag)
-        return None
-
-    def restore_unacked(self, client: Any = None) -> list[Any]:
-        self._flush()
-        running = self.channel.still_running()
-        fields = [tag for tag in self._delivered if tag not in running]
-        self._delivered.clear()
-        self.channel.give_back(fields, "front")
-        return []
+def _new_mark() -> str:
+    """Names a channel among all of this process."""
+    return str(next(_marks))
 
 
 class Poller(redis.MultiChannelPoller):  # type: ignore[misc]
@@ -117,6 +88,9 @@ class Channel(redis.Channel):  # type: ignore[misc]
         self._bare: set[str] = set()
         self._hungry, self._asleep, self._turn = True, False, False
         self._asked: list[str] = []
+        self._mark = _new_mark()
+        self._fetching = ""  # in this worker's name a fetch was sent that is not answered yet
+        self._fetched = ""  # in this worker's name something was fetched
         self._thread = 0
         super().__init__(*args, **kwargs)
 
@@ -130,8 +104,10 @@ class Channel(redis.Channel):  # type: ignore[misc]
 
     @property
     def member(self) -> Any:
-        """This process's lease in this Redis."""
-        return member_of(self)
+        """This process's lease in this Redis. A closed channel keeps it: what it brought may still run."""
+        if self.connection is not None:
+            self.__dict__["_member"] = member_of(self)
+        return self.__dict__.get("_member")
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
         with self.connection.plainly():
@@ -148,21 +124,24 @@ class Channel(redis.Channel):  # type: ignore[misc]
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         bare = no_ack or not self.ack_emulation
-        worker = "" if bare else self.member.worker
-        reply = self.courier.fetch_now(worker, 1, self._lists([queue], {queue} if bare else set()))
+        worker, mark = "" if bare else self.member.worker, _new_mark()
+        try:
+            reply = self.courier.fetch_now(worker, mark, 1, self._lists([queue], {queue} if bare else set()))
+        except ERRORS:
+            if worker:
+                self.member.debts.lose_sight(self.courier, worker, mark, ())
+            raise
         if reply == b"lost" or not reply:
             return None
-        self.arriving = (reply[0].decode(), queue)
-        message = self.Message(read(reply[2]), channel=self)
+        message = self._arrived(reply[0].decode(), queue, lambda: self.Message(read(reply[2]), channel=self))
         if not no_ack:
             self.qos.append(message, message.delivery_tag)
         return message
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:
-        reply = self.courier.fetch_now("", 1, self._lists([queue], {queue}))
+        reply = self.courier.fetch_now("", "", 1, self._lists([queue], {queue}))
         if not reply:
             raise Empty
-        self.arriving = ("", queue)
         return read(reply[2])
 
     def _lists(self, queues: list[str], bare: set[str]) -> list[Any]:
@@ -175,6 +154,8 @@ class Channel(redis.Channel):  # type: ignore[misc]
     def _room(self) -> int:
         if "can_consume" in self.qos.__dict__:  # somebody counts differently (worker_disable_prefetch), one by one
             return 1
+        if not self.connection.has_loop:  # whoever drains events by itself gets one at a time, as from kombu's
+            return 1
         room = self.qos.can_consume_max_estimate()
         return MOST if room is None else max(1, min(room, MOST))
 
@@ -183,6 +164,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
         if not queues:
             return
         connection = self.client.connection
+        self._lose_sight()
         self._asleep = not self._hungry
         if self._asleep:
             command = self.courier.wait_command(queues, timeout or self.brpop_timeout or 1)
@@ -197,15 +179,35 @@ class Channel(redis.Channel):  # type: ignore[misc]
         self._asked = queues
         worker = ""
         if not self._bare.issuperset(queues):
-            self._pay()
-            worker = self.member.worker
+            member = self.member
+            worker = member.worker
+            if self._fetched and worker != self._fetched:
+                self._cut_off()
+            if member.debts:
+                member.debts.pay(worker)
+            self._fetching = worker
         while self._acks and len(self._acking) < MOST:
             self._acking.append(self._acks.popleft())
         self._turn = not self._turn
         flags = ("r" if self._turn else "") + ("c" if self.queue_order_strategy == "round_robin" else "")
         if self.limits_lines and monotonic() < self._sift_until:
             flags += "s"
-        return self.courier.fetch_command(worker, self._room(), flags, self._acking, self._lists(queues, self._bare))
+        lists = self._lists(queues, self._bare)
+        return self.courier.fetch_command(worker, self._mark, self._room(), flags, self._acking, lists)
+
+    def _lose_sight(self) -> None:
+        """A fetch that was sent and will not be answered may have brought something."""
+        if worker := self._fetching:
+            known = {*self.qos._delivered, *self._acks, *self._acking}
+            self.member.debts.lose_sight(self.courier, worker, self._mark, known)
+            self._fetching, self._mark = "", _new_mark()
+
+    def _cut_off(self) -> None:
+        """Others have what this worker had fetched. As with a broker that did so, whoever consumes must start over."""
+        self._fetched = ""
+        raise redis_errors.ConnectionError(
+            "this worker was not heard of for longer than its lease, and what it had fetched was given to others"
+        )
 
     def _brpop_read(self, **options: Any) -> bool:
         try:
@@ -218,10 +220,14 @@ class Channel(redis.Channel):  # type: ignore[misc]
             if not self._closing and self.qos.can_consume():
                 self._brpop_start()
             raise Empty
+        worker, self._fetching = self._fetching, ""
         self._acking.clear()
+        if reply == b"lost" and self._fetched:
+            self._cut_off()
         if not reply or reply == b"lost":
             self._hungry = False
             raise Empty
+        self._fetched = worker or self._fetched
         self._deliver_all(reply)
         return True
 
@@ -229,7 +235,10 @@ class Channel(redis.Channel):  # type: ignore[misc]
         connection = self.client.connection
         try:
             return connection.read_response(disable_decoding=True)
-        except redis_errors.NoScriptError:
+        except redis_errors.ResponseError as error:  # so nothing was fetched
+            self._fetching = ""
+            if not isinstance(error, redis_errors.NoScriptError):
+                raise
             self.courier.unknown()
             raise Empty from None
         except self.connection_errors:
@@ -248,14 +257,15 @@ class Channel(redis.Channel):  # type: ignore[misc]
             field, number, payload = reply[i : i + 3]
             one = (field.decode(), self._asked[abs(number) - 1], payload)
             (waiting if number < 0 else arrived).append(one)
-        if waiting:
-            arrived.extend(self._sifted(waiting))
         try:
+            if waiting:
+                arrived.extend(self._sifted(waiting))
+                waiting.clear()
             while arrived:
                 self._deliver_one(*arrived.popleft())
         finally:
-            if arrived:  # what failed is one message's matter: the others are fetched again
-                self.give_back([field for field, _, _ in arrived if field], "front")
+            if rest := [field for field, _, _ in (*arrived, *waiting) if field]:
+                self.give_back(rest, "front")  # what failed is one message's matter: the others are fetched again
 
     def _deliver_one(self, field: str, queue: str, payload: bytes) -> None:
         self._queue_cycle.rotate(queue)
@@ -266,9 +276,16 @@ class Channel(redis.Channel):  # type: ignore[misc]
         except ValueError:
             logger.critical("a message in %s that is not JSON is dropped: %r", queue, payload[:4096])
             return self.acknowledge(field)
-        self.arriving = (field, queue)
-        self.connection._deliver(raw, queue)
+        self._arrived(field, queue, lambda: self.connection._deliver(raw, queue))
         return None
+
+    def _arrived(self, field: str, queue: str, make: Callable[[], Any]) -> Any:
+        """What becomes a message meanwhile has this number; a broadcast, which comes another way, has none."""
+        self.arriving = (field, queue)
+        try:
+            return make()
+        finally:
+            self.arriving = ("", "")
 
     def _sifted(self, waiting: list[Arrival]) -> list[Arrival]:
         """Puts messages into the lines that they will have to stand in anyway; those that need not, after all."""
@@ -286,7 +303,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
     # -- acknowledging ----------------------------------------------------------------------------------------------
 
     def acknowledge(self, field: str) -> None:
-        if not field:
+        if "." not in field:  # a broadcast
             return
         self._acks.append(field)
         looped = getattr(self.connection, "has_loop", False)
@@ -310,24 +327,15 @@ class Channel(redis.Channel):  # type: ignore[misc]
             self.flush_acks()
 
     def give_back(self, fields: list[str], where: str) -> None:
-        """Back to the queues they came from. What can't be given back now is, when the next channel begins."""
-        fields = [field for field in fields if field]
+        """Back to the queues they came from, now or as soon as Redis answers."""
+        fields = [field for field in fields if "." in field]
         if not fields:
             return
         member = self.member
         try:
             self.courier.requeue(member.worker, fields, where)
-        except self.connection_errors:
-            member.owed.update(fields)
-            raise
-
-    def _pay(self) -> None:
-        """What a channel before this one could not give back."""
-        member = self.member
-        if member.owed:
-            owed = sorted(member.owed, key=lambda field: int(field.lstrip("g")))
-            self.courier.requeue(member.worker, owed, "front")
-            member.owed.difference_update(owed)
+        except ERRORS:
+            member.debts.give_back(self.courier, member.worker, fields, where)
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
@@ -345,24 +353,35 @@ class Channel(redis.Channel):  # type: ignore[misc]
         size: int = super()._size(queue)
         return size + int(self._create_client().llen(self._ready(queue)))
 
-    def _purge(self, queue: str) -> int:
-        """What waits in line for its turn in this queue goes too."""
-        size: int = super()._purge(queue)
-        return size + self.courier.purge(queue)
-
     def _ready(self, queue: str) -> str:
         return f"{prefix_of(self.limits_namespace)}ready:{queue}"
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        if not self.closed:
-            self._closing = True
-            if self._in_poll and self._asleep:  # nothing can be lost by not waiting for the bell
-                self._in_poll = None
-            with suppress(*self.connection_errors):
-                self.flush_acks()
-        super().close()
+        """Whatever state the connection is in: what is not acknowledged goes back, what is must not come again."""
+        if self.closed:
+            return
+        self._closing = True
+        if self._in_poll and not self._asleep:
+            with suppress(Empty, *ERRORS):
+                self._brpop_read()
+        self._in_poll = None  # nothing can be lost by not waiting for the bell
+        self._lose_sight()
+        self._acks.extend(self._acking)
+        try:
+            self.flush_acks()
+        except ERRORS:
+            member = self.member
+            member.debts.acknowledge(self.courier, member.worker, self._acks)
+        if (member := self.__dict__.get("_member")) is not None and member.debts:
+            member.debts.try_to_pay(member.worker)  # before older ones go to the front
+        try:
+            super().close()
+        except ERRORS:  # a queue that was to go with its channel could not be deleted
+            self._disconnect_pools()
+            self._close_clients()
+            virtual.Channel.close(self)
 
 
 class SentinelChannel(Channel, redis.SentinelChannel):  # type: ignore[misc]

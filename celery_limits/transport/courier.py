@@ -14,16 +14,20 @@ from hiredis import pack_command
 from redis import exceptions as redis_errors
 
 from celery_limits.store.caller import Arg, Caller
-from celery_limits.store.keys import glob_escape
 from celery_limits.store.scripts import Script, load
 
-__all__ = ["MOST", "Courier"]
+__all__ = ["MOST", "Courier", "number_of"]
 
 MOST = 100
 """Messages that one fetch brings at most, and fields that one acknowledgement names."""
 
 IDLE = 1.0
 """Seconds after which a connection may have been closed by the other side without our knowing."""
+
+
+def number_of(field: str) -> int:
+    """A delivery's place in the order in which all were fetched; see include/delivery.lua."""
+    return int(field.lstrip("g").partition(".")[0])
 
 
 def _packed(*command: Arg) -> bytes:
@@ -42,10 +46,12 @@ class Courier(Caller):
 
     # -- fetching, over a connection that the channel polls ----------------------------------------------------
 
-    def fetch_command(self, worker: str, room: int, flags: str, acked: Sequence[str], rest: Sequence[Arg]) -> bytes:
+    def fetch_command(
+        self, worker: str, mark: str, room: int, flags: str, acked: Sequence[str], rest: Sequence[Arg]
+    ) -> bytes:
         head = ("EVALSHA", self._fetch.sha) if self._known else ("EVAL", self._fetch.text)
         self._known = True
-        return _packed(*head, "1", self.prefix, "", worker, str(room), flags, str(len(acked)), *acked, *rest)
+        return _packed(*head, "1", self.prefix, "", worker, mark, str(room), flags, str(len(acked)), *acked, *rest)
 
     def wait_command(self, queues: Iterable[str], seconds: float) -> bytes:
         return _packed("BLPOP", *(f"{self.prefix}call:{queue}" for queue in queues), str(seconds))
@@ -54,8 +60,8 @@ class Courier(Caller):
         """The server does not know the script (any more): its text is sent with the next fetch."""
         self._known = False
 
-    def fetch_now(self, worker: str, room: int, rest: Sequence[Arg]) -> Any:
-        return self._ask(self._fetch, "", worker, room, "r", 0, *rest, attempts=1)
+    def fetch_now(self, worker: str, mark: str, room: int, rest: Sequence[Arg]) -> Any:
+        return self._ask(self._fetch, "", worker, mark, room, "r", 0, *rest, attempts=1)
 
     # -- the rest, over a connection of the calling thread ---------------------------------------------------
 
@@ -79,21 +85,10 @@ class Courier(Caller):
         """Something was put into the queue without `publish`."""
         self._ask(load("ring"), "", queue, attempts=3)
 
-    def purge(self, queue: str) -> int:
-        """Ends what waits for its turn in this queue; how many that was. Looks at every ticket: not for every day."""
-        purged, cursor = 0, b"0"
-        pattern = f"{glob_escape(self.prefix)}task:*"
-        while True:
-            cursor, names = self._send(self._connection(), ("SCAN", cursor, "MATCH", pattern, "COUNT", "500"))
-            if names:
-                purged += self._ask(load("purge"), "", queue, *names, attempts=1)
-            if cursor == b"0":
-                return purged
-
     def fetched_by(self, worker: str) -> list[str]:
         """The fields of all that this worker has not acknowledged, oldest first."""
         reply = self._send(self._connection(), ("HKEYS", f"{self.prefix}unacked:{worker}"))
-        return sorted((field.decode() for field in reply), key=lambda field: int(field.lstrip("g")))
+        return sorted((field.decode() for field in reply), key=number_of)
 
     def _ask(self, script: Script, *args: Arg, attempts: int) -> Any:
         command: tuple[Arg, ...] = ("EVALSHA", script.sha, "1", self.prefix, *args)

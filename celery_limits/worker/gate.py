@@ -256,8 +256,9 @@ class Gate:
     def _where_it_is(self, request: Any, plan: Plan) -> tuple[bytes, int, str, str]:
         """Message and cut to park it with; or its queue and the number under which our transport keeps it there."""
         channel, queue = request.message.channel, queue_of(request)
-        if getattr(channel, "member", None) is self._lease:
-            return b"", RAW, queue, request.message.delivery_tag
+        field = request.message.delivery_tag
+        if getattr(channel, "member", None) is self._lease and "." in field:  # else it is a broadcast
+            return b"", RAW, queue, field
         return *pack(request.message, queue, plan.header), "", ""
 
     def _number_of(self, request: Any) -> int:

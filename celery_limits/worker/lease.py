@@ -18,6 +18,7 @@ from celery.utils.log import get_logger
 
 from celery_limits.store import Store, StoreError, StoreUnavailable
 from celery_limits.store.outcomes import Aftermath, Refresh
+from celery_limits.transport.debts import Debts
 
 from .exits import Ledger, Releaser
 from .keeper import Keeper, Threads
@@ -59,8 +60,7 @@ class Lease:
         self._joined = ""  # under this name the keeper renews; none while the lease is to be taken
         self._was_here = False
         self.worker = self._new_name()
-        self.owed: set[str] = set()
-        """Deliveries that could not be given back yet."""
+        self.debts = Debts()
 
     def _new_name(self) -> str:
         return f"{self._name}/{secrets.token_hex(3)}"
@@ -143,6 +143,8 @@ class Lease:
                     next_look = time.monotonic() + self._seconds / BEATS
                 pause = self._sweep()
                 self._came_back()
+                if self.debts:
+                    self.debts.try_to_pay(self.worker)
                 self._store.listen(min(pause, max(0.0, next_look - time.monotonic())))
             except StoreError as error:
                 next_look = 0.0

@@ -23,11 +23,15 @@ _SCRIPT_CALL = re.compile(rb"\*\d+\r\n\$\d+\r\nEVAL")
 
 
 class CuttingProxy:
-    """`plan` is worked off call by call: "before", "after" or "pass"; when it is empty all calls pass."""
+    """`plan` is worked off call by call: "before", "after" or "pass"; when it is empty all calls pass.
+
+    `about`, where it is set, is in those calls that the plan is for; such as the name of one script.
+    """
 
     def __init__(self, server_socket: str, path: str) -> None:
         self.path = path
         self.plan: list[str] = []
+        self.about = b""
         self.cuts = 0
         self._shut = False
         self._flows = threading.Event()
@@ -99,7 +103,7 @@ class _Connection:
         with suppress(OSError):
             while chunk := self._client.recv(_CHUNK):
                 self._proxy.wait_to_flow()
-                if _SCRIPT_CALL.match(chunk):
+                if _SCRIPT_CALL.match(chunk) and self._proxy.about in chunk:
                     self._step = self._proxy.next_step()
                 if self._step == "before":
                     return self._cut()

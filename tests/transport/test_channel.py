@@ -170,6 +170,7 @@ def test_a_worker_whose_lease_lapsed_gives_back(connect: Connect, queue: str) ->
     ours = connect(limits_lease=1.0)
     take(ours, queue, 2)
     [dead] = membership._members.values()
+    dead._keeper.stop()
     dead._stopped.set()
     dead._keeper.stop()
     dead._thread.join()

@@ -8,7 +8,8 @@
 --   admitted   fence             all slots are held; the body may run on this worker
 --   parked     link (from 1)     the store has the message: acknowledge the delivery
 --   full       link              no room, and no message was passed to park: nothing was written, call again with it
---   duplicate                    the store or a live worker has this ticket already: acknowledge and drop the delivery
+--   duplicate                    the store or a live worker has this ticket already, or the delivery is not this worker's any
+--                                more: acknowledge and drop it
 --   revoked, expired, discarded  it will not run: acknowledge, and tell its result backend
 --   corrupt    why               its record can't be read: nothing was written
 --   lost                         this worker holds no lease: nothing was written, beat first
@@ -28,7 +29,9 @@ for i = 1, t.n do
   floating = floating or ARGV[o] == 'f'
 end
 local in_time = expires == '' or tonumber(expires) > tick()
-if in_time and not record and not floating and call('EXISTS', unpack(notes)) == 0 and survey(t) > t.n then
+local unacked, field = P .. 'unacked:' .. worker, ARGV[8]
+local here = field == '' or call('HEXISTS', unacked, field) == 1 -- else it was given to another since, or has been parked
+if in_time and here and not record and not floating and call('EXISTS', unpack(notes)) == 0 and survey(t) > t.n then
   local fence, past = serial(), t.n + 1
   take(t, past)
   local head = 'running\t' .. worker .. '\t' .. fence .. '\t0\t' .. fence .. '\t' .. past .. '\t' .. past .. '\t\t\t'
@@ -44,12 +47,11 @@ tick()
 t = decode(task, nonce, 'running\t' .. worker .. '\t0\t0\t0\t1\t1\t\t\t' .. rest)
 if not t then return { 'corrupt', 'unreadable arguments' } end
 t.message, t.arrival = ARGV[6], NEWEST
-local field = ARGV[8]
 if field ~= '' then t.message = delivered(worker, field) end
 
 -- accept(answer): the store has the message now, so the delivery is done with.
 local function accept(answer)
-  if field ~= '' then call('HDEL', P .. 'unacked:' .. worker, field) end
+  if field ~= '' then call('HDEL', unacked, field) end
   return answer
 end
 
@@ -94,6 +96,7 @@ local function known(old)
   local state = old.state
   if state == 'running' then
     if again then return { 'admitted', tonumber(old.fence) } end
+    if not here then return { 'duplicate', '' } end
     if old.kept == '' and t.message == '' then return { 'full', 1 } end -- it is kept as the spare: it must be passed
     if old.kept == '' then
       call('HSET', P .. 'task:' .. t.task, t.nonce .. ':m', t.message)
@@ -118,6 +121,7 @@ if record then
   if old.kept == '' then old.cut = t.cut end
   t = old
 end
+if not here then return { 'duplicate', '' } end
 if call('EXISTS', P .. 'cancelled:' .. t.task) == 1 then return refuse('revoked') end
 if t.expires ~= '' and tonumber(t.expires) <= now then return refuse('expired') end
 

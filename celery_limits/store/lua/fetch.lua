@@ -1,17 +1,18 @@
 -- fetch: takes messages from queues and records them as this worker's, in one step.
 --
 -- KEYS  the namespace
--- ARGV  now, worker ('' when nothing is to be recorded), how many at most, flags (r: granted messages first; c: a queue that gave
---       one goes to the end of the cycle; s: look out for messages that will have to wait), how many deliveries are acknowledged and their fields; how many queues, each with its
---       name and '1' where it is consumed without acknowledgement; how many priority steps, and those; then the lists: for each
---       step, highest priority first, that of each queue
+-- ARGV  now, worker ('' when nothing is to be recorded), the mark of its channel, how many at most, flags (r: granted messages
+--       first; c: a queue that gave one goes to the end of the cycle; s: look out for messages that will have to wait), how many
+--       deliveries are acknowledged and their fields; how many queues, each with its name and '1' where it is consumed without
+--       acknowledgement; how many priority steps, and those; then the lists: for each step, highest priority first, that of
+--       each queue
 -- Returns  field, number of the queue (from 1) and message of each; or 'lost': this worker holds no lease, beat first.
 --          A negative number: others wait at the first limit of this message. It comes beside how many were asked for.
 -- include base ring
 
-local worker, room, flags = ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local worker, mark, room, flags = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local unacked = P .. 'unacked:' .. worker
-local at = 5
+local at = 6
 local function counted() -- a number and then so many arguments
   local n, list = tonumber(ARGV[at]), {}
   for i = 1, n do
@@ -68,12 +69,20 @@ local function keep(queue, list, text, id)
   end
   local field, name = '', queues[math.abs(queue)]
   if not bare[queue] then
-    field = (id and 'g' or '') .. call('INCR', P .. 'serial')
+    field = (id and 'g' or '') .. call('INCR', P .. 'serial') .. '.' .. mark
     kept[#kept + 1] = field
     kept[#kept + 1] = name .. '\n' .. list .. '\n' .. (id or '') .. '\n' .. text
   end
   local last = #found
   found[last + 1], found[last + 2], found[last + 3] = field, queue, text
+end
+
+-- popped(list, count): a key that is no list must not cost what came from the others.
+local broken
+local function popped(...)
+  local got = redis.pcall('RPOP', ...)
+  if type(got) ~= 'table' or not got.err then return got end
+  broken = got
 end
 
 -- pop(most): up to so many from the lists, in kombu's order: by priority, then around the queues.
@@ -84,7 +93,7 @@ end
 local function pop_one(step)
   for i, queue in ipairs(order) do
     local list = list_of(step, queue)
-    local text = not empty[list] and call('RPOP', list)
+    local text = not empty[list] and popped(list)
     if text then
       keep(queue, list, text)
       if string.find(flags, 'c', 1, true) then table.insert(order, table.remove(order, i)) end
@@ -99,7 +108,7 @@ local function pop(most)
     if n >= most then return end
     if #queues == 1 and not sifting then
       local list = list_of(step, 1)
-      for _, text in ipairs(call('RPOP', list, most - n) or {}) do
+      for _, text in ipairs(popped(list, most - n) or {}) do
         keep(1, list, text)
       end
     else
@@ -110,6 +119,7 @@ end
 
 -- done(): what was taken is recorded; whoever else waits for these queues is told if there is more.
 local function done()
+  if broken and not found[1] then return broken end
   if kept[1] then call('HSET', unacked, unpack(kept)) end
   if n < room and waits < MOST_WAITING then
     for i, queue in ipairs(queues) do

@@ -1,10 +1,6 @@
 -- Deliveries: what a worker has fetched and not acknowledged is in the hash unacked:<worker>, field -> queue, the list it was
--- popped from, and the message, a line each. Fields are serial numbers; one that begins with g is the message of a granted
--- ticket, which is named between list and message.
-local function entry(queue, list, id, text)
-  return queue .. '\n' .. list .. '\n' .. id .. '\n' .. text
-end
-
+-- popped from, and the message, a line each. Fields are serial numbers, a dot, and the mark of the channel that fetched it; one
+-- that begins with g is the message of a granted ticket, which is named between list and message.
 local function parts(stored)
   return string.match(stored, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
 end
