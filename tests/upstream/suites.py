@@ -69,9 +69,6 @@ EXPECTED: dict[str, str] = {
     "kombu:*::test_RedisRestoreBindingLookupFailure::test_failed_restore_visible_keeps_message_unacked[*]": _LEASED,
     "kombu:*::test_RedisRestoreAtShutdown::test_unacked_message_requeued_on_connection_close[*]": _LEASED,
     "kombu:*::test_RedisPublishBatch::test_fanout_is_deferred_until_flush[*]": _AT_ONCE,
-    "kombu:*::test_RedisSentinelFanoutCompat::test_without_compat_legacy_and_current_topics_are_isolated": (
-        "plays an old kombu with a channel class of its own, which a URL of ours passes over"
-    ),
     "kombu:*::test_drain_events_resumes_pending_brpop_without_resending": _WAITS,
     "kombu:*::test_hub_pauses_pending_brpop_until_ack[message]": _WAITS,
     "kombu-unit:*::test_Channel::test_publish_batch_*": _AT_ONCE,
