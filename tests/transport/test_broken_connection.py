@@ -103,7 +103,8 @@ def test_a_fetch_whose_answer_is_lost(
     assert bodies(reader.reads(len(expected))) == expected
     for message in reader.got[-4:]:
         message.ack()
-    assert [bool(message.headers.get("redelivered")) for message in reader.got[-3:]] == [when == "after"] * 3
+    again = [bool(message.headers.get("redelivered")) for message in reader.got[-3:]]
+    assert again == [when == "after", False, False]  # a fetch without an event loop brings one
     wait_until(lambda: not unacked(redis_server), "all is acknowledged")
 
 
