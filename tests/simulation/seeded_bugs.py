@@ -30,7 +30,7 @@ OF_LIVES = (
     Mutation(
         "repeated-call-takes-the-grant",
         ("admit",),
-        (("if again and (old.kept == 'own' or old.sends > 0) then return { 'duplicate', '' } end", ""),),
+        (("if again and (old.kept == 'own' or old.sends > 0) then", "if false then"),),
         "runs again, though nothing had crashed|but Duplicate.. was due",
     ),
     # Nobody could beat, and so everybody is taken for dead.
@@ -86,11 +86,11 @@ OF_LIVES = (
 )
 
 _CAUGHT_AT = {
-    "check-then-claim": 1,
+    "check-then-claim": 0,
     "greater-or-equal-for-greater": 0,
-    "one-more-than-the-limit": 1,
+    "one-more-than-the-limit": 0,
     "release-without-fence": 196,
-    "wake-without-walk": 1,
+    "wake-without-walk": 0,
     "park-without-atomic-check": 9,
     "repeated-call-takes-the-grant": 19,
     "outage-taken-for-death": 3,

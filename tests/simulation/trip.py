@@ -23,14 +23,14 @@ UNSEEN = frozenset({"beat", "status", "explain", "audit"})
 """Verbs after which nobody looks."""
 
 
-# The catalogue says of what type a key is. What beats alone move is left out: nothing that is checked depends on it,
-# and without it a look after a call that did nothing is the same as the look before.
+# The catalogue says of what type a key is. What beats alone move, and what goes by the server's own clock, is left out:
+# nothing that is checked depends on it, and without it a look after a call that did nothing is the same as before.
 _LOOK = """
 local list, range = { 'LRANGE', 0, -1 }, { 'ZRANGE', 0, -1, 'WITHSCORES' }
 local set, hash, get = { 'SMEMBERS' }, { 'HGETALL' }, { 'GET' }
 local kinds = { task = hash, hold = set, line = range, note = hash, rates = range, worker = range, dead = range,
   alarms = range, bell = list, ready = list, outbox = range, cancelled = get, aside = hash, serial = get }
-local unseen = { leases = true, pulse = true, config = true }
+local unseen = { leases = true, pulse = true, config = true, call = true }
 local found = {}
 for _, name in ipairs(redis.call('KEYS', KEYS[1] .. '*')) do
   local short = string.sub(name, #KEYS[1] + 1)

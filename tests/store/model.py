@@ -105,7 +105,7 @@ class Message:
             return self.body
         held = [spec.key for spec in self.specs[: record.passed] if spec.kind != "rate"]
         keys = json.dumps(held, separators=(",", ":"))
-        state = f'"at":{record.passed},"held":{keys},"fence":{record.fence}'.encode()
+        state = f'"at": {record.passed}, "held": {keys}, "fence": {record.fence}'.encode()
         return self.body[: self.cut] + state + self.body[self.cut :]
 
     def forget(self) -> None:
