@@ -26,7 +26,10 @@ KNOWN = {
     "worker/envelope.py loads",  # JSON of our own
     "ending.py loads",  # kombu's, with the app's accept_content
     "store/reads.py loads",  # JSON out of a script
-    "store/store.py load",
+    "store/store.py load",  # a script of ours
+    "transport/courier.py load",  # a script of ours
+    "transport/payload.py loads",  # JSON
+    "cli/health.py symbol_by_name",  # only what a task of this app declares, from the command line
 }
 
 
