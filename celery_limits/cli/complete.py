@@ -8,10 +8,9 @@ from typing import Any
 import click
 from celery.app.utils import find_app
 from click.shell_completion import CompletionItem
-from redis import Redis
 
 from celery_limits.app import Limits
-from celery_limits.location import store_url
+from celery_limits.location import store_client
 from celery_limits.store import Store
 
 __all__ = ["complete_key"]
@@ -35,7 +34,6 @@ def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) ->
         limits = Limits(app)
         app.loader.import_default_modules()
         found.update(limits.catalogue().literals)
-        url = store_url(app, limits.settings.store_url)
-        client = Redis.from_url(url, socket_timeout=PATIENCE, socket_connect_timeout=PATIENCE)
+        client = store_client(app, limits.settings.store_url, PATIENCE)
         found.update(Store(client, limits.settings.namespace).keys())
     return [CompletionItem(key) for key in sorted(found) if key.startswith(incomplete)][:MOST]
