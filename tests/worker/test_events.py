@@ -30,6 +30,9 @@ class Ear:
     def of(self, task_id: str) -> list[str]:
         return [event["type"] for event in list(self.events) if event.get("uuid") == task_id]
 
+    def wait_for(self, event: str, task_id: str) -> None:
+        wait_until(lambda: event in self.of(task_id), f"{event} of {task_id} is told")
+
 
 @contextmanager
 def listening(app: Any) -> Iterator[Ear]:
@@ -58,26 +61,25 @@ def listening(app: Any) -> Iterator[Ear]:
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_parked_resumed_and_released_are_told_while_task_events_are_on(scene: Scene, pool: str) -> None:
     scene.configure()
+    sent = [scene.send("early", "one"), scene.send("early", "other")]  # before there is a line to go straight into
     with listening(scene.app) as ear:
         worker = scene.start(pool, "-E")
-        first = scene.send("early", "first")
-        scene.wait_started("first")
-        second = scene.send("early", "second")
+        wait_until(scene.stage.starts, "one of them starts")
         scene.wait_parked(1)
         scene.stage.open_all()
-        second.get()
-        wait_until(lambda: "limit-released" in ear.of(second.id), "the end of the second is told")
-        wait_until(lambda: "limit-released" in ear.of(first.id), "the end of the first is told")
-        if pool == "prefork":  # some versions of Celery lose an event of a thread now and then
-            wait_until(lambda: "task-succeeded" in ear.of(second.id), "so is its result")
-            wait_until(lambda: "task-succeeded" in ear.of(first.id), "and that of the first")
-    ours = [name for name in ear.of(second.id) if name.startswith("limit-")]
-    assert ours == ["limit-parked", "limit-resumed", "limit-released"]
-    assert [name for name in ear.of(first.id) if name.startswith("limit-")] == ["limit-released"]
-    (parked,) = (event for event in ear.events if event["type"] == "limit-parked")
+        for task in sent:
+            task.get()
+            ear.wait_for("limit-released", task.id)
+            if pool == "prefork":  # some versions of Celery lose an event of a thread now and then
+                ear.wait_for("task-succeeded", task.id)
+    first, second = (entry.task_id for entry in scene.stage.starts())
+    assert [name for name in ear.of(first) if name.startswith("limit-")] == ["limit-released"]
+    ours = [event for event in ear.events if event["type"].startswith("limit-") and event["uuid"] == second]
+    assert [event["type"] for event in ours] == ["limit-parked", "limit-resumed", "limit-released"]
+    parked, resumed, released = ours
     assert (parked["key"], parked["link"], parked["name"], parked["hostname"]) == (scene.key, 0, "early", worker.name)
-    (resumed,) = (event for event in ear.events if event["type"] == "limit-resumed")
-    assert (resumed["keys"], resumed["ticket"]) == ([scene.key], parked["ticket"])
+    assert resumed["keys"] == released["keys"] == [scene.key]
+    assert parked["ticket"] == resumed["ticket"] == released["ticket"]
     states = {task.state for task in ear.state.tasks.values()}
     assert states == {"SUCCESS"} if pool == "prefork" else states <= {"RECEIVED", "STARTED", "SUCCESS"}
 
@@ -91,7 +93,7 @@ def test_nothing_is_told_unless_task_events_are_on_and_they_may_be_turned_on_lat
         scene.app.control.enable_events(destination=[worker.name])
         wait_until(lambda: "Events of group {task} enabled" in worker.log, "events are on")
         scene.stage.open_all()
-        wait_until(lambda: "limit-released" in ear.of(second.id), "the end of the second is told")
+        ear.wait_for("limit-released", second.id)
     assert ear.of(first.id) == []
     assert "limit-resumed" not in ear.of(second.id)
 
@@ -104,6 +106,6 @@ def test_one_that_is_discarded_is_told(scene: Scene) -> None:
         scene.wait_started("first")
         second = scene.send("early", "second", limits=[Concurrency("{key}", 1, on_full="discard")])
         second.wait("REVOKED")
-        wait_until(lambda: "limit-discarded" in ear.of(second.id), "the discarded one is told of")
+        ear.wait_for("limit-discarded", second.id)
         scene.stage.open_all()
         scene.wait_ended("first")
