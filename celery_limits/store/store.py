@@ -22,6 +22,7 @@ from . import outcomes
 from .caller import Arg, Caller
 from .errors import translated
 from .keys import limit_key, prefix_of
+from .listener import Listener
 from .outcomes import (
     Admission,
     Aftermath,
@@ -126,6 +127,7 @@ class Store:
         self._clock = clock
         self._scripts = scripts
         self._call = Caller(client, self.prefix)
+        self._listener: Listener | None = None
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "celery", policy: Policy | None = None, **options: Any) -> Store:
@@ -260,16 +262,22 @@ class Store:
                         yield f"{task_id}.{text(field)}", text(head[0]), int(head[4])
 
     def listen(self, seconds: float) -> None:
-        """Sleeps until a sweep is needed sooner than its last one said, but no longer than this.
+        """Sleeps until a sweep is needed sooner than its last one said, but no longer than this. For one thread."""
+        bell = f"{self.prefix}bell"
+        if isinstance(self.client, RedisCluster):
+            client: Any = self.client
+            patience = client.get_connection_kwargs().get("socket_timeout") or 2 * seconds
+            with translated("listen"):
+                client.blpop([bell], timeout=max(0.001, min(seconds, patience / 2)))
+            return
+        if self._listener is None:
+            self._listener = Listener(self.client, bell)
+        self._listener.wait(seconds)
 
-        Nor as long as the client waits for any answer: else silence would look like a store that is away.
-        """
-        client: Any = self.client
-        patience = client.get_connection_kwargs().get("socket_timeout")
-        if patience is not None:
-            seconds = min(seconds, patience / 2)
-        with translated("listen"):
-            client.blpop([f"{self.prefix}bell"], timeout=max(SHORTEST_SLEEP, seconds))
+    def hush(self) -> None:
+        """Ends the listening: a ring is left to those who still listen."""
+        if self._listener is not None:
+            self._listener.close()
 
     # -- steering ---------------------------------------------------------------------------------------
 

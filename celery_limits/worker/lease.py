@@ -152,6 +152,7 @@ class Lease:
             except Exception as error:  # whatever it is, it must not end the housekeeping
                 logger.exception("limits: housekeeping failed, and is tried again: %r", error)
                 self._stopped.wait(NAP)
+        self._store.hush()
 
     def _join(self) -> None:
         """Takes the lease; under another name if it was lost, since what the old one held counts for nothing."""

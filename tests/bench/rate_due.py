@@ -25,20 +25,32 @@ INTERVAL = 1.0
 def measure(scene: Scene) -> list[float]:
     """Seconds from the time at which each was due to its start."""
     limits = [RateLimit(f"{scene.key}:rate", f"{round(1 / INTERVAL)}/s", burst=1)]
-    late = []
-    for number in range(SAMPLES):
+    late: list[float] = []
+    for number in range(3 * SAMPLES):
         spend(scene, limits, f"first{number}")
-        sent = scene.send("early.quick", f"due{number}", limits=limits)
-        due = wait_until(lambda: due_at(scene), "it waits for its rate", within=INTERVAL)
-        sent.get()
-        late.append(time_of(scene, f"due{number}") - due)
+        scene.send("early.quick", f"due{number}", limits=limits)
+        due = seen_due(scene)
+        scene.wait_ended(f"due{number}")  # from the ledger: whoever asks Redis keeps it awake
+        if due:
+            late.append(time_of(scene, f"due{number}") - due)
+        if len(late) == SAMPLES:
+            break
     return late
+
+
+def seen_due(scene: Scene) -> float:
+    """When it is due; 0 if the machine was too busy for it to wait at all."""
+    try:
+        return wait_until(lambda: due_at(scene), "it waits for its rate", within=INTERVAL)
+    except AssertionError:
+        return 0.0
 
 
 def spend(scene: Scene, limits: Any, name: str) -> None:
     """Takes the token that has become due since."""
     time.sleep(INTERVAL)
-    scene.send("early.quick", name, limits=limits).get()
+    scene.send("early.quick", name, limits=limits)
+    scene.wait_ended(name)
 
 
 def due_at(scene: Scene) -> float:
