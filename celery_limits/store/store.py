@@ -108,7 +108,8 @@ class Store:
     """All limits of one namespace.
 
     `clock`, where given, is asked for the time (microseconds) instead of the server; `scripts` gives a verb's script;
-    `keyprefix` stands before every key, as the broker's `global_keyprefix` does.
+    `keyprefix` stands before every key, as the broker's `global_keyprefix` does; one that does not configure leaves the
+    namespace's times, but for its own lease, to those who know them.
     """
 
     def __init__(
@@ -119,12 +120,14 @@ class Store:
         clock: Callable[[], int] | None = None,
         scripts: Callable[[str], Script] = load,
         keyprefix: str = "",
+        configures: bool = True,
     ) -> None:
         self.client = client
         self.namespace = namespace
         self.prefix = keyprefix + prefix_of(namespace)
         self.policy = policy or Policy()
         self._clock = clock
+        self._configures = configures
         self._scripts = scripts
         self._call = Caller(client, self.prefix)
         self._listener: Listener | None = None
@@ -217,8 +220,9 @@ class Store:
         if not worker or worker == "!" or _CONTROL.search(worker):
             raise ValueError(f"worker {worker!r}: a name without control characters is needed")
         p = self.policy
-        times = (p.lease, p.grant_timeout, p.forget, p.remember, p.refresh_timeout)
-        return cast(Beat, self._run("beat", worker, *map(microseconds, times), "renew" if renew else ""))
+        settings = (p.grant_timeout, p.forget, p.remember, p.refresh_timeout)
+        times: Iterable[Arg] = map(microseconds, settings) if self._configures else [""] * len(settings)
+        return cast(Beat, self._run("beat", worker, microseconds(p.lease), *times, "renew" if renew else ""))
 
     def leave(self, worker: str) -> Aftermath:
         """The worker goes for good; call again while `more`."""

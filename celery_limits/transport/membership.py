@@ -52,7 +52,9 @@ def disown(lease: Any) -> None:
 
 
 def member_of(channel: Any) -> Any:
-    place = _place(channel.pool, channel.courier.prefix)
+    place = channel.__dict__.get("_place")
+    if place is None:
+        place = channel.__dict__["_place"] = _place(channel.pool, channel.courier.prefix)
     member = _members.get(place)
     if member is None:
         with _lock:
@@ -69,8 +71,8 @@ def _join(channel: Any) -> Any:
 
     def new_store() -> Store:
         client = Redis(connection_pool=channel._get_pool())
-        policy = Policy(lease=channel.limits_lease)
-        return Store(client, channel.limits_namespace, policy, keyprefix=channel.global_keyprefix)
+        policy, keyprefix = Policy(lease=channel.limits_lease), channel.global_keyprefix
+        return Store(client, channel.limits_namespace, policy, keyprefix=keyprefix, configures=False)
 
     store = new_store()
     lease = Lease(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 
+from celery_limits.store import Policy, Store
 from celery_limits.transport import membership
 from tests.redis_server import RedisServer
 from tests.transport.conftest import Connect
@@ -193,6 +194,17 @@ def test_a_live_worker_keeps_what_it_fetched(connect: Connect, redis_server: Red
     held[0].ack()
     with redis_server.client() as client:
         assert not client.keys("*unacked*")
+
+
+def test_one_without_a_configuration_leaves_that_of_the_workers(
+    connect: Connect, redis_server: RedisServer, queue: str
+) -> None:
+    with redis_server.client() as client:
+        worker = Store(client, policy=Policy(grant_timeout=7.0))
+        worker.beat("w")
+        put(connect(), queue, 1)
+        take(connect(), queue, 1)[0].ack()
+        assert client.hget(f"{worker.prefix}config", "grant") == b"7000000"
 
 
 def test_without_acknowledgement_nothing_is_recorded(connect: Connect, redis_server: RedisServer, queue: str) -> None:

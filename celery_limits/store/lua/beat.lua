@@ -1,7 +1,8 @@
 -- beat: a worker says that it lives, and what the configuration is.
 --
 -- KEYS  the namespace
--- ARGV  now, worker, lease, then the settings grant, forget, remember, refresh (all in microseconds), '' or 'renew'
+-- ARGV  now, worker, lease, then the settings grant, forget, remember, refresh (all in microseconds; '' from one who has no
+--       configuration), '' or 'renew'
 -- Outcomes
 --   renewed   the lease goes on
 --   joined    a new lease: a worker that had one before has lost it, and what it ran counts for nothing any more
@@ -17,5 +18,7 @@ if ARGV[8] == 'renew' and not had then return { 'lost', '' } end
 feel_pulse(lease, true)
 call('ZADD', P .. 'leases', whole(now + lease), worker)
 call('ZADD', P .. 'worker:' .. worker, 0, '!')
-call('HSET', P .. 'config', 'lease', ARGV[3], 'grant', ARGV[4], 'forget', ARGV[5], 'remember', ARGV[6], 'refresh', ARGV[7])
+if ARGV[4] ~= '' then
+  call('HSET', P .. 'config', 'lease', ARGV[3], 'grant', ARGV[4], 'forget', ARGV[5], 'remember', ARGV[6], 'refresh', ARGV[7])
+end
 return { had and 'renewed' or 'joined', '' }
