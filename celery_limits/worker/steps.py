@@ -11,12 +11,13 @@ from functools import partial
 from typing import Any
 
 from celery import bootsteps
+from celery.concurrency.base import BasePool
 from celery.exceptions import ImproperlyConfigured
 from celery.utils.log import get_logger
 from celery.worker import state
 from celery.worker.components import Hub, Pool, Timer
 from celery.worker.consumer.tasks import Tasks
-from celery.worker.state import active_requests
+from celery.worker.state import active_requests, reserved_requests
 
 from celery_limits.app import Limits
 from celery_limits.errors import LimitError
@@ -178,18 +179,28 @@ class QueueMarks(bootsteps.StartStopStep):
         if gate is not None:
             gate.reconnected()
         if hasattr(consumer.task_consumer.channel, "still_running"):  # ours, which marks its messages itself
-            consumer.task_consumer.channel.still_running = running_deliveries
+            consumer.task_consumer.channel.still_running = partial(running_deliveries, consumer)
         else:
             mark_queues(consumer.task_consumer)
 
 
-def running_deliveries() -> set[str]:
+def running_deliveries(consumer: Any) -> set[str]:
     """What goes on although the connection that brought it is gone. It stays this worker's, and is acknowledged when it
     ends; a worker that stops keeps nothing."""
     if state.should_stop not in (None, False) or state.should_terminate not in (None, False):
         return set()
-    running = [request for request in tuple(active_requests) if not getattr(request, "_already_cancelled", False)]
-    return {request.message.delivery_tag for request in running}
+    going_on = [request for request in tuple(active_requests) if not _is_cancelled(consumer, request)]
+    if not consumer.controller.pool_cls.uses_semaphore:  # a pool that queues by itself runs all that it was handed
+        going_on += [request for request in tuple(reserved_requests) if request._apply_result is not None]
+    return {request.message.delivery_tag for request in going_on}
+
+
+def _is_cancelled(consumer: Any, request: Any) -> bool:
+    """Whether Celery ends a body because the connection is lost, which it does after this is asked."""
+    if not consumer.app.conf.worker_cancel_long_running_tasks_on_connection_loss:
+        return False
+    can = getattr(consumer.pool.terminate_job, "__func__", None) is not BasePool.terminate_job
+    return can and request.task.acks_late and not request.acknowledged
 
 
 def mark_queues(task_consumer: Any) -> None:

@@ -188,6 +188,7 @@ def build(conf: dict[str, Any]) -> Any:
         _register(app, "there", plain, limits=[Concurrency("left", 1), Concurrency("right", 1)])
         _register(app, "back", plain, limits=[Concurrency("right", 1), Concurrency("left", 1)])
     _register(app, "free", play)
+    _register(app, "free.late", play, acks_late=True)
     _register(app, "plain", plain)
     return app
 
