@@ -11,7 +11,7 @@ from celery.utils.iso8601 import parse_iso8601
 from celery_limits.errors import CorruptChain
 from celery_limits.store.caller import Arg
 from celery_limits.store.policy import microseconds
-from celery_limits.store.store import chain_fields, record_rest
+from celery_limits.store.store import MAX_RANK, chain_fields, record_rest
 from celery_limits.wire import HEADER, Stamp, read_header, ticket_in
 
 from .payload import read
@@ -38,7 +38,7 @@ def stamp_of(message: Any, queue: str) -> tuple[Arg, ...]:
         return ()
     chain, fields = chain_fields(header.links)
     task_id, _, nonce = ticket_in(header.ticket, queue).rpartition(".")
-    rank = message["properties"].get("priority") or 0
+    rank = min(max(message["properties"].get("priority") or 0, 0), MAX_RANK)
     rest = record_rest(
         chain, rank=rank, delivery="", queue=queue, until=until, since=time.time_ns() // 1000, late=False, cut=RAW
     )
