@@ -38,7 +38,7 @@ class StoreFull(StoreUnavailable):
 
 
 class StoreReadOnly(StoreUnavailable):
-    """This Redis is a read-only replica. Point limits_store_url at the primary, or wait for the failover to end."""
+    """This Redis is a read-only replica. Point the URL at the primary, or wait for the failover to end."""
 
 
 class StoreDenied(StoreError):

@@ -29,7 +29,7 @@ from celery_limits.store.keys import prefix_of
 from celery_limits.wire import HEADER
 
 from . import lines
-from .courier import MOST, Courier
+from .courier import MOST, Courier, explained
 from .debts import ERRORS
 from .delivery import QUEUE_MARK, Message, QoS
 from .membership import member_of
@@ -238,7 +238,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
         except redis_errors.ResponseError as error:  # so nothing was fetched
             self._fetching = ""
             if not isinstance(error, redis_errors.NoScriptError):
-                raise
+                raise explained(error, "fetch") from error
             self.courier.unknown()
             raise Empty from None
         except self.connection_errors:
@@ -292,7 +292,10 @@ class Channel(redis.Channel):  # type: ignore[misc]
         stamps = [part for one in waiting for part in lines.sift_arguments(*one)]
         if not stamps:
             return waiting
-        standing = self.courier.sift(self.member.worker, stamps)
+        try:
+            standing = self.courier.sift(self.member.worker, stamps)
+        except ERRORS:
+            return waiting  # the gate asks for each, and knows those that stand in line already
         self.sift()
         return [one for one in waiting if one[0] not in standing]
 

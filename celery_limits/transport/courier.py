@@ -14,15 +14,27 @@ from hiredis import pack_command
 from redis import exceptions as redis_errors
 
 from celery_limits.store.caller import Arg, Caller
+from celery_limits.store.errors import StoreDenied, StoreFull, StoreUnavailable, translate
 from celery_limits.store.scripts import Script, load
 
-__all__ = ["MOST", "Courier", "number_of"]
+__all__ = ["MOST", "Courier", "explained", "number_of"]
 
 MOST = 100
 """Messages that one fetch brings at most, and fields that one acknowledgement names."""
 
 IDLE = 1.0
 """Seconds after which a connection may have been closed by the other side without our knowing."""
+
+
+def explained(error: redis_errors.ResponseError, verb: str) -> Exception:
+    """Redis's refusal, with what to do about it. What passes by itself (a failover, a script that takes long, a disk that
+    is full) is to kombu as if there were no connection: it waits and tries again."""
+    named = translate(error, verb)
+    if isinstance(named, StoreFull):
+        return redis_errors.OutOfMemoryError(str(named))
+    if isinstance(named, StoreUnavailable):
+        return redis_errors.ConnectionError(str(named))
+    return redis_errors.NoPermissionError(str(named)) if isinstance(named, StoreDenied) else error
 
 
 def number_of(field: str) -> int:
@@ -99,6 +111,8 @@ class Courier(Caller):
                 return self._send(connection, command)
             except redis_errors.NoScriptError:
                 command = ("EVAL", script.text, "1", self.prefix, *args)
+            except redis_errors.ResponseError as error:
+                raise explained(error, script.verb) from error
             except (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError):
                 attempts -= 1
                 if not attempts:

@@ -15,6 +15,9 @@ local worker, lease = ARGV[2], tonumber(ARGV[3])
 if call('EXISTS', P .. 'dead:' .. worker) == 1 then return { 'lost', '' } end
 local had = call('ZSCORE', P .. 'leases', worker)
 if ARGV[8] == 'renew' and not had then return { 'lost', '' } end
+-- A Redis that is full refuses a script's first write, unless that needs no memory. A worker must not be taken for dead because of
+-- that: others could still sweep.
+call('HDEL', P .. 'pulse', '')
 feel_pulse(lease, true)
 call('ZADD', P .. 'leases', whole(now + lease), worker)
 call('ZADD', P .. 'worker:' .. worker, 0, '!')

@@ -6,5 +6,6 @@
 -- include base clock number record hold rate walk note decode line ring alarm floating move wake delivery
 
 tick()
+call('HDEL', P .. 'unacked:' .. ARGV[2], '') -- a Redis that is full lets those go on that begin with a write which needs no memory
 give_back(ARGV[2], { unpack(ARGV, 4) }, ARGV[3] == 'front' and 'RPUSH' or 'LPUSH')
 return #ARGV - 3
