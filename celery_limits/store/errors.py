@@ -59,6 +59,7 @@ _BY_CODE: tuple[tuple[str, type[StoreError]], ...] = (
     ("TRYAGAIN", StoreUnavailable),
     ("MISCONF", StoreUnavailable),
     ("BUSY", StoreUnavailable),
+    ("UNBLOCKED", StoreUnavailable),  # a primary became a replica while we slept there
     ("NOAUTH", StoreDenied),
     ("WRONGPASS", StoreDenied),
     ("NOPERM", StoreDenied),

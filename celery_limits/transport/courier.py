@@ -27,8 +27,8 @@ IDLE = 1.0
 
 
 def explained(error: redis_errors.ResponseError, verb: str) -> Exception:
-    """Redis's refusal, with what to do about it. What passes by itself (a failover, a script that takes long, a disk that
-    is full) is to kombu as if there were no connection: it waits and tries again."""
+    """Redis's refusal, with what to do about it. What passes by itself (a failover, a script that takes long, a full
+    disk) is to kombu as if there were no connection: it waits and tries again."""
     named = translate(error, verb)
     if isinstance(named, StoreFull):
         return redis_errors.OutOfMemoryError(str(named))

@@ -8,11 +8,16 @@ from typing import Any
 
 from kombu.transport import get_transport_cls, pyamqp, redis
 from redis import Redis, UnixDomainSocketConnection
+from redis import exceptions as redis_errors
 
 from .channel import Channel, Poller, SentinelChannel
 from .url import PREFIX, plain_of, scheme_of
 
 __all__ = ["AmqpTransport", "AmqpsTransport", "RedisTransport", "SentinelTransport", "Transport", "client_of"]
+
+
+_PASSING = (redis_errors.ReadOnlyError, redis_errors.OutOfMemoryError)
+"""What a failover or more memory ends: to be waited for as a lost connection is, and not the end of a worker."""
 
 
 class _Plain:
@@ -33,6 +38,7 @@ class RedisTransport(_Plain, redis.Transport):  # type: ignore[misc]
     """Knows whether an event loop polls its channels, and has a poller that flushes them."""
 
     Channel = Channel
+    connection_errors = (*redis.Transport.connection_errors, *_PASSING)
     has_loop = False
     supports_batch_publish = False
 
@@ -67,7 +73,7 @@ class Transport:
     """Not a transport itself: calling it makes one."""
 
     can_parse_url = True
-    connection_errors = redis.Transport.connection_errors + pyamqp.Transport.connection_errors
+    connection_errors = RedisTransport.connection_errors + pyamqp.Transport.connection_errors
     channel_errors = redis.Transport.channel_errors + pyamqp.Transport.channel_errors
 
     def __new__(cls, client: Any, **kwargs: Any) -> Any:

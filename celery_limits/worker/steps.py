@@ -21,6 +21,7 @@ from celery.worker.state import active_requests, reserved_requests
 
 from celery_limits.app import Limits
 from celery_limits.errors import LimitError
+from celery_limits.store import StoreError
 from celery_limits.store.outcomes import Refresh
 from celery_limits.transport.channel import QUEUE_MARK
 from celery_limits.transport.membership import adopt, disown
@@ -108,7 +109,11 @@ class LimitsStep(bootsteps.StartStopStep):
     def start(self, worker: Any) -> None:
         assert self.lease is not None
         seconds = self.limits.settings.lease
-        self.lease.start(real_threads(worker.pool_cls), self.limits.new_store(within=seconds / TRIES))
+        try:
+            self.lease.start(real_threads(worker.pool_cls), self.limits.new_store(within=seconds / TRIES))
+        except StoreError as error:  # one that waiting does not help against
+            logger.critical("limits: %s", error)
+            raise SystemExit(1) from None
 
     def stop(self, worker: Any) -> None:
         if self.lease is not None:
