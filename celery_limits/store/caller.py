@@ -66,6 +66,8 @@ class Caller:
 
     def _send(self, connection: Connection, command: tuple[Arg, ...]) -> Any:
         try:
+            if connection._sock is None:  # noqa: SLF001  (redis-py has no other word for it)
+                connection.connect()  # which asks the sentinel, where there is one; sending by itself does not
             connection.send_packed_command([pack_command(command)], check_health=False)  # type: ignore[arg-type]
             return connection.read_response(disable_decoding=True)
         except BaseException as error:
