@@ -173,6 +173,16 @@ def leftovers(store: Store) -> list[str]:
             if name.startswith("note:"):
                 fields = [name_of(field) for field in client.hkeys(raw)]
                 left += [f"{name} {field}" for field in fields if not NOTE_SETTINGS.fullmatch(field)]
+            elif name == "alarms":
+                alarms = [name_of(alarm) for alarm in client.zrange(raw, 0, -1)]
+                left += [f"alarm {alarm}" for alarm in alarms if not _keeps_setting(store, alarm)]
             elif name not in SETTINGS and not name.startswith(BELLS):
                 left.append(name)
     return left
+
+
+def _keeps_setting(store: Store, alarm: str) -> bool:
+    """Whether the alarm is there to take away, in the end, the remembered size of a floating limit."""
+    what, _, key = alarm.partition("|")
+    client: Any = store.client
+    return what == "refresh" and bool(client.hexists(f"{store.prefix}note:{key}", "f.size"))

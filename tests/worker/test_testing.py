@@ -10,7 +10,8 @@ import pytest
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
 
-from celery_limits import Concurrency, Limits
+from celery_limits import Concurrency, FloatingConcurrency, Limits, RateLimit
+from tests.waiting import wait_until
 
 pytest_plugins = ["celery_limits.testing"]
 InStore = Callable[[Any], AbstractContextManager[Limits]]
@@ -24,6 +25,12 @@ def app() -> Celery:
     def ship(tenant: int) -> int:
         return tenant
 
+    floating = FloatingConcurrency("docks", default=1, refresh="tests.cli.shop:slots", every=60)
+
+    @app.task(shared=False, name="pack", limits=[floating, RateLimit("carrier-api", "1/m")])
+    def pack() -> str:
+        return "packed"
+
     return app
 
 
@@ -31,6 +38,12 @@ def test_a_limited_task_runs_and_leaves_nothing(app: Celery, limited_app: InStor
     with limited_app(app) as limits, start_worker(app, pool="solo", perform_ping_check=False):
         assert app.tasks["ship"].delay(42).get(timeout=20) == 42
         assert limits.status("tenant:42").running == 0
+
+
+def test_what_a_floating_limit_and_a_rate_remember_is_not_left_over(app: Celery, limited_app: InStore) -> None:
+    with limited_app(app) as limits, start_worker(app, pool="solo", perform_ping_check=False):
+        assert app.tasks["pack"].delay().get(timeout=20) == "packed"
+        wait_until(lambda: limits.status("docks").floating == 4, "the limit is refreshed")
 
 
 def test_what_is_left_fails_the_test(app: Celery, limited_app: InStore) -> None:
