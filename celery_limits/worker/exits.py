@@ -3,7 +3,7 @@
 A body that ends normally releases in the process that ran it, right after its result is stored (`task_postrun`).
 Every other end (killed, timed out, terminated, cancelled, never started) is seen by the worker's parent, in the
 callbacks that the pool was given for the request. While the body may still be alive both release and acknowledgement
-wait for its process to be gone. A release that could not reach the store is made up for with the next beat
+wait for its process to be gone. A release that could not reach the store is made up for soon after
 (`Ledger.forgotten`).
 """
 
@@ -42,6 +42,7 @@ class Ledger:
     def __init__(self) -> None:
         self._fences: dict[str, int] = {}
         self._back: set[str] = set()
+        self._done: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def enter(self, ticket: str, fence: int = PENDING) -> None:
@@ -64,13 +65,21 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._fences)
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the last look found something that needs a second one."""
+        return bool(self._done)
+
     def forgotten(self, held: dict[str, int]) -> list[tuple[str, int, bool]]:
-        """Of what the store says this worker runs, what the worker is done with; and whether it goes back."""
+        """Of what the store says this worker runs, what the worker is done with; and whether it goes back.
+
+        Only what it was done with at the last look too: two deliveries of one ticket may be asked about at once, and
+        the one that is answered first closes what the other is about to begin.
+        """
         with self._lock:
             self._back.intersection_update(held)
-            return [
-                (ticket, fence, ticket in self._back) for ticket, fence in held.items() if ticket not in self._fences
-            ]
+            before, self._done = self._done, {t: fence for t, fence in held.items() if t not in self._fences}
+            return [(t, fence, t in self._back) for t, fence in self._done.items() if before.get(t) == fence]
 
 
 class Releaser:
@@ -168,7 +177,7 @@ class Holding:
             announce(self._request, "released", ticket=self.ticket, keys=self.keys)
 
     def body_ended(self, *, released: bool) -> None:
-        """The body has run to its end; `released`: and has given its slots back, or the next beat will."""
+        """The body has run to its end; `released`: and has given its slots back, or the housekeeping will."""
         self._over = True
         if released and not self._released:
             self._released = True

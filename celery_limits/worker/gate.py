@@ -364,7 +364,7 @@ class Gate:
             self._ask_no_more(ticket, owed_back=True)
 
     def _ask_no_more(self, ticket: str, *, owed_back: bool = False) -> None:
-        """The store may have admitted it, though its answer was lost: the next beat makes up for that."""
+        """The store may have admitted it, though its answer was lost: the housekeeping makes up for that."""
         self._walking.discard(ticket)
         if self._ledger.is_pending(ticket):
             self._ledger.close(ticket, owed_back=owed_back)

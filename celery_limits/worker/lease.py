@@ -33,6 +33,9 @@ NAP = 1.0
 BEATS = 3
 """Renewals in the time of one lease: two may be lost."""
 
+SECOND_LOOK = 0.5
+"""Seconds between the two looks at what the store believes to run here. An answer under way is there by then."""
+
 
 class Lease:
     """`worker` is this worker's identity in the store; a new one after the lease was lost."""
@@ -139,8 +142,7 @@ class Lease:
                 if not self._joined:
                     self._join()
                 if time.monotonic() >= next_look:
-                    self._make_up()
-                    next_look = time.monotonic() + self._seconds / BEATS
+                    next_look = time.monotonic() + self._make_up()
                 pause = self._sweep()
                 self._came_back()
                 if self.debts:
@@ -169,10 +171,12 @@ class Lease:
         self._good_until = sent + self._seconds
         self._joined = self.worker
 
-    def _make_up(self) -> None:
-        """Gives back what the store believes this worker runs, and it does not."""
+    def _make_up(self) -> float:
+        """Gives back what the store believes this worker runs, and it does not; seconds until the next look."""
         for ticket, fence, back in self._ledger.forgotten(self._store.held_by(self.worker)):
             self._releaser.release(ticket, self.worker, fence, back=back)
+        often = self._seconds / BEATS
+        return min(SECOND_LOOK, often) if self._ledger.in_doubt else often
 
     def _sweep(self) -> float:
         """Sweeps until nothing is left to do; seconds until it should be called again."""
