@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tests.redis_server import RedisServer
 from tests.transport.victims import CUT_OFF, DONE, TOOK, Ledger, consume, nursery
 from tests.waiting import wait_until
 
-__all__ = ["Verdict", "judge", "rampage"]
+__all__ = ["Verdict", "durable_server", "judge", "rampage"]
 
 LEASE = 3.0
 AHEAD = 200
@@ -50,7 +51,7 @@ class Verdict:
         )
 
 
-def judge(ledger: Ledger, published: int, killed: set[int]) -> Verdict:
+def judge(ledger: Ledger, published: int, killed: set[int], unsure: Iterable[int] = ()) -> Verdict:
     """Who was killed, or cut off for longer than its lease, may leave a message to be taken once more; nobody else."""
     entries = ledger.entries()
     cut_off = {entry.pid for entry in entries if entry.what == CUT_OFF}
@@ -62,7 +63,7 @@ def judge(ledger: Ledger, published: int, killed: set[int]) -> Verdict:
     for message in range(published):
         story = by_message[message]
         takes = [entry for entry in story if entry.what == TOOK]
-        if not takes:
+        if not takes and message not in unsure:
             verdict.lost.append(message)
         done = [i for i, entry in enumerate(story) if entry.what == DONE and entry.pid not in cut_off]
         late = any(entry.what == TOOK for i in done[:1] for entry in story[i:])
@@ -70,6 +71,11 @@ def judge(ledger: Ledger, published: int, killed: set[int]) -> Verdict:
             verdict.again.append(message)
         verdict.repeated += len(takes) > 1
     return verdict
+
+
+def durable_server() -> RedisServer:
+    """One that has written down what it has said yes to."""
+    return RedisServer(appendonly="yes", appendfsync="always")
 
 
 class Herd:
@@ -112,20 +118,30 @@ class Load(threading.Thread):
         self._url, self._queue, self._ledger = url, queue, ledger
         self.stopped = threading.Event()
         self.published = 0
+        self.unsure: set[int] = set()
+        """Of these nobody knows whether they were published: Redis went away meanwhile."""
 
     def run(self) -> None:
         with Connection(self._url) as connection, connection.channel() as channel:
             producer = Producer(channel, routing_key=self._queue, serializer="json")
             while not self.stopped.wait(0.02):
-                waiting = channel._size(self._queue)
-                for _ in range(max(0, AHEAD - waiting)):
-                    producer.publish(self.published)
-                    self.published += 1
+                try:
+                    for _ in range(max(0, AHEAD - channel._size(self._queue))):
+                        self.published += 1
+                        self.unsure.add(self.published - 1)
+                        producer.publish(self.published - 1)
+                        self.unsure.discard(self.published - 1)
+                except connection.connection_errors:
+                    continue
 
 
-def rampage(server: RedisServer, directory: Path, kills: int, *, consumers: int = 3, seed: int = 1) -> Verdict:
-    """So many kills at random moments, then everything is worked off."""
+def rampage(
+    server: RedisServer, directory: Path, kills: int, *, restarts: int = 0, consumers: int = 3, seed: int = 1
+) -> Verdict:
+    """So many kills of consumers, and of Redis itself, at random moments; then everything is worked off."""
     random.seed(seed)
+    blows = ["kill"] * kills + ["restart"] * restarts
+    random.shuffle(blows)
     url, ledger = f"limits+redis+socket://{server.socket}", Ledger(directory / "ledger")
     herd, load = Herd(url, "battle", ledger), Load(url, "battle", ledger)
     try:
@@ -133,21 +149,26 @@ def rampage(server: RedisServer, directory: Path, kills: int, *, consumers: int 
             herd.add()
         load.start()
         wait_until(ledger.taken, "the consumers are up")
-        for _ in range(kills):
+        for blow in blows:
             time.sleep(random.random() * 0.1)  # when, is what chance decides here
-            herd.kill_one()
+            if blow == "kill":
+                herd.kill_one()
+            else:
+                server.kill()
+                server.start()
             _wait_for_more(ledger)
         load.stopped.set()
         load.join()
-        wait_until(lambda: len(ledger.taken()) >= load.published, "all are taken", within=60)
+        certain = set(range(load.published)) - load.unsure
+        wait_until(lambda: certain <= ledger.taken(), "all are taken", within=60)
         wait_until(lambda: not _unacked(server), "all are acknowledged", within=60)
     except AssertionError as error:
-        print(f"{error}; {judge(ledger, load.published, herd.killed)}", file=sys.stderr)
+        print(f"{error}; {judge(ledger, load.published, herd.killed, load.unsure)}", file=sys.stderr)
         raise
     finally:
         load.stopped.set()
         herd.stop()
-    return judge(ledger, load.published, herd.killed)
+    return judge(ledger, load.published, herd.killed, load.unsure)
 
 
 def _wait_for_more(ledger: Ledger) -> None:
@@ -163,11 +184,13 @@ def _unacked(server: RedisServer) -> list[Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--restarts", type=int, default=0, help="so often Redis itself is killed, and started again")
     parser.add_argument("--consumers", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    with RedisServer() as server, tempfile.TemporaryDirectory() as directory:
-        verdict = rampage(server, Path(directory), given.kills, consumers=given.consumers, seed=given.seed)
+    options = {"restarts": given.restarts, "consumers": given.consumers, "seed": given.seed}
+    with durable_server() as server, tempfile.TemporaryDirectory() as directory:
+        verdict = rampage(server, Path(directory), given.kills, **options)
     print(verdict)
     return 0 if verdict.is_fine else 1
 

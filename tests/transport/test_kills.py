@@ -10,13 +10,13 @@ import pytest
 from kombu import Connection
 
 from tests.redis_server import RedisServer
-from tests.transport.kills import judge, rampage
+from tests.transport.kills import durable_server, judge, rampage
 from tests.transport.test_channel import put
 from tests.transport.victims import DONE, TOOK, Ledger, consume, nursery
 from tests.waiting import wait_until
 
-MOMENTS = 40
-"""Enough for some victims to work off their queue: what is killed at the last moments has acknowledged all."""
+MOMENTS = 30
+"""Enough for some victims to work off their queue: who is killed at the last moments has acknowledged all."""
 
 MESSAGES = 5
 LEASE = 2.0
@@ -66,6 +66,41 @@ def test_killed_at_random_under_load(server: RedisServer, tmp_path: Path) -> Non
     assert verdict.published > 100
 
 
+def test_redis_is_killed_under_load(tmp_path: Path) -> None:
+    """With an append-only file it comes back as it was; no consumer is killed, so each message is taken once."""
+    with durable_server() as server:
+        verdict = rampage(server, tmp_path, kills=0, restarts=4)
+    assert verdict.is_fine, verdict
+    assert verdict.repeated == 0
+
+
+def test_a_mixed_fleet_under_load(server: RedisServer, tmp_path: Path) -> None:
+    """Producers and consumers of both kinds on one queue: each message once, whoever sent it and whoever gets it."""
+    ledger, context, numbers = Ledger(tmp_path / "ledger"), nursery(), itertools.count()
+    urls = [f"{scheme}+socket://{server.socket}" for scheme in ("redis", "limits+redis")]
+    fleet = [context.Process(target=consume, args=(url, ["q"], str(ledger.path), 4, None, 30.0)) for url in urls * 2]
+    for process in fleet:
+        process.start()
+    try:
+        with Connection(urls[0]) as theirs, Connection(urls[1]) as ours:
+
+            def all_have_some() -> bool:
+                for connection in (theirs, ours) * 50:
+                    put(connection, "q", next(numbers))
+                return len({entry.pid for entry in ledger.entries()}) == len(fleet)
+
+            wait_until(all_have_some, "every consumer had some", within=60)
+        published = next(numbers)
+        wait_until(lambda: len(ledger.taken()) == published, "all are taken", within=60)
+        wait_until(lambda: not _left(server) and not _left(server, "unacked"), "all are acknowledged")
+    finally:
+        for process in fleet:
+            process.terminate()
+        for process in fleet:
+            process.join(20)
+    assert sorted(entry.message for entry in ledger.entries() if entry.what == TOOK) == list(range(published))
+
+
 def test_the_judge_is_no_friend_of_the_accused(tmp_path: Path) -> None:
     """Message 0 is done, 1 is lost, 2 taken by two that lived, 3 again after it was done, 4 again after a kill."""
     ledger = Ledger(tmp_path / "ledger")
@@ -81,6 +116,6 @@ def test_the_judge_is_no_friend_of_the_accused(tmp_path: Path) -> None:
     assert not verdict.is_fine
 
 
-def _left(server: RedisServer) -> list[bytes]:
+def _left(server: RedisServer, pattern: str = "*unacked:*") -> list[bytes]:
     with server.client() as client:
-        return list(client.scan_iter("*unacked:*"))
+        return list(client.scan_iter(pattern))
