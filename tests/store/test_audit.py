@@ -215,6 +215,15 @@ def test_each_discrepancy_is_named_mended_and_gone(
     raw_client(store).hdel(f"{store.prefix}note:a", "size")
 
 
+@pytest.mark.parametrize("listed", ["ready:q", "outbox"])
+def test_what_was_taken_since_the_list_was_read_is_no_stray(store: Store, clock: Clock, listed: str) -> None:
+    """The audit goes in steps, and meanwhile others work: its turn came, a worker took it, and it runs."""
+    w = Worker(store)
+    _cast(store, w)
+    assert store.inspect([("listed", listed, "runs.n")], mend=False) == []
+    wind_up(clock, w)
+
+
 @pytest.mark.leaves_traces
 def test_a_waiter_whose_message_is_gone_is_set_aside_and_the_others_run(store: Store, clock: Clock) -> None:
     w = Worker(store)

@@ -189,6 +189,8 @@ end
 function check.listed(list, id)
   local t = ticket(id)
   if t and t.kept == 'own' then return end
+  -- It may have been taken since the list was read.
+  if not call(list == 'outbox' and 'ZSCORE' or 'LPOS', P .. list, id) then return end
   if found('stray-entry', list, id .. ' is listed, but there is no such message') then
     if list == 'outbox' then call('ZREM', P .. list, id) else call('LREM', P .. list, 0, id) end
   end
