@@ -86,6 +86,11 @@ def store_url(app: Any, configured: str | None) -> str:
     if scheme in _SOCKETS:
         with suppress(ValueError):  # brackets that are no address
             return _unix(first)
+    if given.startswith(OURS):
+        from .transport.url import SCHEMES, unknown  # noqa: PLC0415  (needed only there)
+
+        if scheme not in SCHEMES:
+            raise unknown(scheme)
     name = "limits_store_url" if configured else "the broker"
     raise ImproperlyConfigured(
         f"limits need a Redis to keep their state, and {name} ({masked(given) or 'not set'}) is none; "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import click
@@ -67,10 +67,20 @@ def check(session: Session, offline: bool) -> int:
             for r in results
         ],
     }  # fmt: skip
-    marks = {True: "FAILED", False: "warning"}
-    lines = [f"{'ok' if r.problem is None else marks[r.grave]:<8} {r.name}: {r.problem or r.said}" for r in results]
-    session.say(data, "\n".join(lines))
+    session.say(data, "\n".join(_lines(results)))
     return 1 if failed else 0
+
+
+def _lines(results: Iterable[Result]) -> Iterator[str]:
+    """One for each check; what several of them met is said once."""
+    said: set[str] = set()
+    for result in results:
+        if result.problem is None:
+            yield f"ok       {result.name}: {result.said}"
+            continue
+        problem = "as above" if result.problem in said else result.problem
+        said.add(result.problem)
+        yield f"{'FAILED' if result.grave else 'warning':<8} {result.name}: {problem}"
 
 
 def _results(app: Any, offline: bool) -> Iterator[Result]:

@@ -85,7 +85,7 @@ def translate(error: Exception, verb: str) -> StoreError:
         kind = StoreDenied
     if kind is None:
         kind = next((ours for theirs, ours in _BY_CLASS if isinstance(error, theirs)), StoreBroken)
-    return kind(f"{verb}: {text}. {(kind.__doc__ or '').strip()}")
+    return kind(f"{verb}: {text.rstrip('. ')}. {(kind.__doc__ or '').strip()}")
 
 
 @contextmanager

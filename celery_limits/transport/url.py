@@ -6,6 +6,7 @@ Relies on kombu splitting such a URL at its first `+` (transport `limits`, the r
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 from celery.exceptions import ImproperlyConfigured
@@ -13,7 +14,7 @@ from kombu import Connection
 
 from celery_limits.embedded import embedded_url
 
-__all__ = ["PREFIX", "SCHEMES", "plain_of", "scheme_of"]
+__all__ = ["PREFIX", "SCHEMES", "plain_of", "scheme_of", "unknown"]
 
 PREFIX = "limits+"
 SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", "embedded", "amqp", "amqps", "pyamqp")
@@ -26,9 +27,16 @@ def scheme_of(client: Any) -> str:
         return str(client.transport_cls).removeprefix(PREFIX)
     scheme, found, _ = (client.hostname or "").partition("://")
     if not found or scheme not in SCHEMES:
-        known = ", ".join(f"{PREFIX}{name}://" for name in SCHEMES)
-        raise ImproperlyConfigured(f"there is no broker {PREFIX}{scheme}://; known are {known}")
+        raise unknown(scheme)
     return scheme
+
+
+def unknown(scheme: str) -> ImproperlyConfigured:
+    """The error for a scheme that there is not."""
+    near = get_close_matches(scheme, SCHEMES, 1)
+    guess = f" Did you mean {PREFIX}{near[0]}://?" if near else ""
+    known = ", ".join(f"{PREFIX}{name}://" for name in SCHEMES)
+    return ImproperlyConfigured(f"there is no broker {PREFIX}{scheme}://; known are {known}.{guess}")
 
 
 def plain_of(client: Any) -> Any:

@@ -77,7 +77,7 @@ class Lease:
         """Somebody else could not reach the store. Nobody need try before this thread has reached it again."""
         if self._reachable:
             self._reachable = False
-            logger.error("limits: the store can't be reached: %s Limited tasks wait until it is back.", error)
+            logger.error("limits: nothing that is limited starts here at present: %s", error)
 
     def start(self, threads: Threads, store: Store) -> None:
         """Takes the lease, and has it renewed until `stop`, through `store`. A store that is away is waited for."""
@@ -115,7 +115,7 @@ class Lease:
                 after = self._store.leave(self.worker)
             self._releaser.follow_up(after)
         except StoreError as error:
-            logger.warning("limits: could not leave the store: %s; the lease will lapse", error)
+            logger.warning("limits: could not leave the store, so the lease will lapse: %s", error)
 
     # -- called by the keeper, in its own thread ------------------------------------------------------------
 

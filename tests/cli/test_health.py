@@ -92,15 +92,23 @@ def test_an_app_without_any_redis_is_told_what_to_set() -> None:
     assert 'set limits_store_url = "redis://host:6379/0"' in _failed(command)["settings"]
 
 
+def test_a_broker_url_with_a_misspelt_scheme_is_told_the_right_one() -> None:
+    command = _command(broker_url="limits+reddis://localhost:6379/0")
+    assert "Did you mean limits+redis://?" in command("list", code=1).err
+    assert "Did you mean limits+redis://?" in _failed(command)["settings"]
+
+
 def test_check_finds_a_deadlock_and_says_how_to_end_it(conf: dict[str, Any]) -> None:
     app: Any = Celery("cycle", set_as_current=False)
     app.conf.update(conf)
     a, b = Concurrency("a", 1), Concurrency("b", 1)
     app.task(shared=False, name="one", limits=[a, b])(_task)
     app.task(shared=False, name="other", limits=[b, a])(_task)
-    failed = _failed(Command(app, conf))
+    command = Command(app, conf)
+    failed = _failed(command)
     assert "these limits can deadlock" in failed["deadlock"]
     assert "Take them in one order in all tasks" in failed["deadlock"]
+    assert command("check", code=1).out.count("these limits can deadlock") == 1, "said once, although two checks meet it"
 
 
 @pytest.mark.parametrize("refresh", ["tests.cli.shop:no_such", "no.such.module:f", "tests.cli.shop:CONF"])

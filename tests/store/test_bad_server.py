@@ -24,6 +24,7 @@ from celery_limits.store import (
     StoreUnavailable,
 )
 from celery_limits.store.audit import audit
+from celery_limits.store.errors import translate
 from celery_limits.store.outcomes import Admitted, Parked, Released, Renewed, Revoked
 from tests.redis_server import RedisServer
 from tests.store.actors import ANY, Clock, Worker, c, holders, line_at, names_in, raw_client, ready_in, wind_up
@@ -51,6 +52,14 @@ def mine(server: RedisServer, clock: Clock, policy: Policy) -> Iterator[Store]:
 
 def _state(store: Store) -> dict[str, Any]:
     return {name: raw_client(store).dump(store.prefix + name) for name in names_in(store, "*")}
+
+
+def test_the_text_of_an_error_is_whole_sentences() -> None:
+    refused = redis_errors.ConnectionError("Error 111 connecting to localhost:6379. Connection refused.")
+    assert str(translate(refused, "beat")) == (
+        "beat: Error 111 connecting to localhost:6379. Connection refused. The store can't be reached, is loading its "
+        "data, failing over or busy. Limited tasks wait until it is back."
+    )
 
 
 # -- errors that Redis answers with ------------------------------------------------------------------------------

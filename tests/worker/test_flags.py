@@ -45,6 +45,22 @@ def test_a_flag_that_can_t_be_used_is_refused(scene: Scene, flags: tuple[str, ..
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"limits_leese": 5}, "there is no setting limits_leese; did you mean limits_lease?"),
+        ({"limits_leese": 5, "broker_url": "limits+redis://localhost:1/0"}, "Error: there is no setting limits_leese"),
+        ({"broker_url": "limits+reddis://localhost:6379/0"}, "Error: there is no broker limits+reddis://; known are"),
+        ({"broker_url": "limits+embedded://here"}, "limits+embedded://here: name a directory"),
+    ],
+)
+def test_a_setting_that_can_t_be_used_is_refused(scene: Scene, setting: dict[str, object], said: str) -> None:
+    done = celery_program({**scene.conf, "limits_store_url": None, **setting}, *REFUSED)
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_deadlock_stops_the_worker_and_is_explained(scene: Scene) -> None:
     done = celery_program({**scene.conf, "crossing": True}, *REFUSED)
     assert done.returncode != 0
