@@ -35,6 +35,7 @@ __all__ = [
     "Stale",
     "Swept",
     "Taken",
+    "Wait",
 ]
 
 
@@ -66,11 +67,23 @@ class Aftermath(NamedTuple):
 QUIET = Aftermath()
 
 
+class Wait(NamedTuple):
+    """The time in seconds that a ticket stood in the line at a link (from 0)."""
+
+    link: int
+    seconds: float
+
+
 class Admitted(NamedTuple):
-    """The body may run; `fence` must come back with the release."""
+    """The body may run; `fence` must come back with the release.
+
+    `waits`: the lines that it stood in before; `idle`: the seconds since its turn had come, None if it did not wait.
+    """
 
     fence: int
     after: Aftermath = QUIET
+    waits: tuple[Wait, ...] = ()
+    idle: float | None = None
 
 
 class Parked(NamedTuple):
@@ -219,8 +232,17 @@ def _groups(flat: list[Any], size: int) -> list[list[Any]]:
     return [flat[i : i + size] for i in range(0, len(flat), size)]
 
 
+def _admitted(detail: Any, after: Aftermath) -> Admitted:
+    if not isinstance(detail, list):
+        return Admitted(int(detail), after)
+    fence, waits, idle = detail
+    pairs = (pair.partition(b":") for pair in waits.split())
+    stood = tuple(Wait(int(link) - 1, float(us) / 1e6) for link, _, us in pairs if link.isdigit() and us.isdigit())
+    return Admitted(int(fence), after, stood, float(idle) / 1e6 if idle else None)
+
+
 _DECODERS: dict[bytes, Callable[[list[Any]], Any]] = {
-    b"admitted": lambda r: Admitted(int(r[1]), aftermath(r)),
+    b"admitted": lambda r: _admitted(r[1], aftermath(r)),
     b"parked": lambda r: Parked(int(r[1]) - 1, aftermath(r)),
     b"full": lambda r: Full(int(r[1]) - 1),
     b"duplicate": lambda _: Duplicate(),

@@ -44,6 +44,45 @@ from tests.store.actors import (
 A, B = c("a", 1), c("b", 1)
 
 
+def test_one_that_has_waited_is_told_for_how_long_and_at_which_links(store: Store, clock: Clock) -> None:
+    w = Worker(store)
+    w.deliver("in-a.n", A)
+    w.deliver("in-b.n", B)
+    w.deliver("t.n", A, B)
+    clock.pass_(3)
+    w.finish("in-a.n")
+    clock.pass_(2)
+    w.finish("in-b.n")
+    clock.pass_(0.5)
+    (taken,) = store.take(w.name, w.queue)
+    outcome = w.deliver(taken.ticket, A, B)
+    assert isinstance(outcome, Admitted)
+    assert [(wait.link, round(wait.seconds, 3)) for wait in outcome.waits] == [(0, 3.0), (1, 2.0)]
+    assert outcome.idle == pytest.approx(0.5, abs=0.001)
+
+
+def test_one_that_has_not_waited_is_told_nothing(store: Store, clock: Clock) -> None:
+    outcome = Worker(store).deliver("t.n", A, B)
+    assert isinstance(outcome, Admitted)
+    assert (outcome.waits, outcome.idle) == ((), None)
+
+
+def test_what_it_has_waited_is_told_once_though_its_worker_dies(store: Store, clock: Clock) -> None:
+    w, other = Worker(store, "dying"), Worker(store, "other")
+    w.deliver("in-a.n", A)
+    w.deliver("t.n", A, late=True)
+    clock.pass_(3)
+    w.finish("in-a.n")
+    (taken,) = store.take(w.name, w.queue)
+    assert isinstance(outcome := w.deliver(taken.ticket, A, late=True), Admitted)
+    assert [wait.link for wait in outcome.waits] == [0]
+    live_on(clock, 2 * store.policy.lease, other)
+    (taken,) = store.take(other.name, other.queue)
+    assert isinstance(outcome := other.deliver(taken.ticket, A, late=True), Admitted)
+    assert outcome.waits == ()
+    wind_up(clock, other)
+
+
 # -- admit ------------------------------------------------------------------------------------------------
 
 

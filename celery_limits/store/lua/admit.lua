@@ -5,7 +5,8 @@
 --       since, late, cut, links), the field of its delivery in unacked:<worker> or '' (then no message is passed: it is there,
 --       and what is parked or dropped is acknowledged in the same step), then its links as in include/record.lua
 -- Outcomes, each with its detail
---   admitted   fence             all slots are held; the body may run on this worker
+--   admitted   fence             all slots are held; the body may run on this worker. One that has waited: { fence, the lines it
+--                                stood in as in include/decode.lua, microseconds since it was granted or '' }
 --   parked     link (from 1)     the store has the message: acknowledge the delivery
 --   full       link              no room, and no message was passed to park: nothing was written, call again with it
 --   duplicate                    the store or a live worker has this ticket already, or the delivery is not this worker's any
@@ -145,8 +146,11 @@ if stop > t.n then
     call('HDEL', P .. 'task:' .. t.task, t.nonce .. ':m')
     t.kept = ''
   end
+  local waits, granted = t.waits, record and t.state == 'granted' and whole(now - (tonumber(t.since) or now)) or ''
+  t.waits = ''
   run()
-  return reply('admitted', t.fence, refreshes())
+  if waits == '' and granted == '' then return reply('admitted', t.fence, refreshes()) end
+  return reply('admitted', { t.fence, waits, granted }, refreshes())
 end
 if t.arrival == NEWEST then t.arrival = serial() end
 if t.kept == '' then

@@ -1,7 +1,8 @@
 -- Records, in task:<task id> under the nonce: fields joined by tabs, a newline, then the links. They are in a shared Redis, so
--- they are read like any foreign input: nil means "not a ticket".
+-- they are read like any foreign input: nil means "not a ticket". The last field before the newline are the lines that it has
+-- stood in since it was published or last ran, each as "<link>:<microseconds> "; most records have none.
 local HEAD = '^(%l+)\t([^\t]*)\t(%d+)\t(%d+)\t(%d+)\t(%d+)\t(%d+)\t(%l*)\t(%l*)\t'
-  .. '(%d+)\t([^\t]*)\t([^\t]*)\t(%d*)\t(%d*)\t(1?)\t(%d*)\t\n\t(.+)$'
+  .. '(%d+)\t([^\t]*)\t([^\t]*)\t(%d*)\t(%d*)\t(1?)\t(%d*)\t([%d: ]*)\n\t(.+)$'
 local STATES = { waiting = true, granted = true, running = true, away = true, ended = true, finished = true }
 
 local MAX_WEIGHT = 10000
@@ -27,7 +28,7 @@ local function decode(task, nonce, record)
   local t = { id = task .. '.' .. nonce, task = task, nonce = nonce, base = 1, links = {} }
   local chain, n = nil, 0
   t.state, t.worker, t.fence, t.sends, t.arrival, t.at, t.reached, t.kept, t.reason,
-    t.rank, t.delivery, t.queue, t.expires, t.since, t.late, t.cut, chain = string.match(record, HEAD)
+    t.rank, t.delivery, t.queue, t.expires, t.since, t.late, t.cut, t.waits, chain = string.match(record, HEAD)
   if not chain then return nil end
   for field in string.gmatch(chain, '([^\t]*)\t') do
     n = n + 1
@@ -41,7 +42,7 @@ end
 
 local function encode(t)
   return table.concat({ t.state, t.worker, t.fence, t.sends, t.arrival, t.at, t.reached, t.kept, t.reason,
-    t.rank, t.delivery, t.queue, t.expires, t.since, t.late, t.cut, '\n\t' }, '\t')
+    t.rank, t.delivery, t.queue, t.expires, t.since, t.late, t.cut, t.waits .. '\n\t' }, '\t')
     .. table.concat(t.links, '\t', t.base, t.base + t.n * WIDTH - 1) .. '\t'
 end
 

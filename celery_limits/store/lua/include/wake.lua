@@ -4,10 +4,16 @@ local budget, more = 64, 0
 
 local wake
 
+-- noted(t, i): the record remembers how long t stood in the line at link i, for whoever measures; not without end.
+local function noted(t, i)
+  if #t.waits < 300 then t.waits = t.waits .. i .. ':' .. whole(math.max(0, now - (tonumber(t.since) or now))) .. ' ' end
+end
+
 -- step(t): walks t on from where it waits. False when it is where it was.
 local function step(t)
   local from, stop = t.at, survey(t)
   if stop == from then return false end
+  noted(t, from)
   leave_line(t)
   take(t, stop)
   if stop <= t.n and full(t, stop) then -- what was freed there goes to those who wait first; then there may be room
