@@ -13,6 +13,7 @@ from celery.app.task import Context
 from celery.utils.log import get_logger
 from kombu.serialization import loads, prepare_accept_content
 
+from .metrics.meter import meter
 from .store import Store
 from .store.outcomes import Ended
 from .worker.envelope import Envelope, unpack
@@ -39,6 +40,8 @@ def tell(app: Any, ticket: str, message: bytes, reason: str, eventer: Any = None
     backend = task.backend if task else app.backend
     ignored = request.ignore_result if task is None else request.ignore_result or task.ignore_result
     expired = reason == "expired"
+    if (to := meter()) is not None:
+        to.ended(request.task, reason)
     backend.mark_as_revoked(request.id, reason, request=request, store_result=not ignored)
     sender = task or request.task
     signals.task_revoked.send(sender=sender, request=request, terminated=False, signum=None, expired=expired)

@@ -11,6 +11,7 @@ import functools
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ from celery.utils.log import get_logger
 from .app import Limits
 from .errors import LimitError
 from .location import OURS
+from .metrics.meter import SENT_HEADER
 from .publish import declared_of, make_serializable, stamp
 from .store import StoreError
 from .transport import register
@@ -111,6 +113,7 @@ def _equip(app: Any) -> None:
             click.Option(("--limits-store",), metavar="URL", help="The Redis that keeps the limits."),
             click.Option(("--limits-lease",), type=float, metavar="SECONDS", help="When a silent worker is dead."),
             click.Option(("--limits-namespace",), metavar="NAME", help="Apps that share limits share it."),
+            click.Option(("--limits-metrics-port",), type=int, metavar="PORT", help="Where Prometheus finds figures."),
         )
     )
 
@@ -150,9 +153,11 @@ def _stamping_sender(original: Any, amqp: Any) -> Any:
     def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
         override = options.pop("limits", None)
         headers = options.get("headers")
-        if headers and HEADER in headers:
-            options["headers"] = {key: value for key, value in headers.items() if key != HEADER}
+        if headers and (HEADER in headers or SENT_HEADER in headers):
+            options["headers"] = {key: value for key, value in headers.items() if key not in (HEADER, SENT_HEADER)}
         stamp(app, name, message, override)
+        if HEADER in message.headers and Limits(app).settings.metrics_port is not None:
+            message.headers[SENT_HEADER] = round(time.time(), 3)
         return send(producer, name, message, **options)
 
     return send_task_message

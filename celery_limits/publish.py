@@ -18,6 +18,7 @@ from kombu.utils import json as kombu_json
 from .chain import Declared, Link, declare, resolve_chain, resolve_chunk
 from .errors import DeclarationError, ResolutionError
 from .limits import Concurrency, FloatingConcurrency, Limit, RateLimit
+from .metrics.meter import SENT_HEADER
 from .wire import HEADER, Header, Stamp, new_ticket
 
 __all__ = ["MAPS", "declared_of", "links_of", "make_serializable", "stamp"]
@@ -78,6 +79,7 @@ def stamp(app: Any, name: str, message: Any, override: Sequence[Limit] | None) -
     """Puts the chain on a task message (`celery.app.amqp.task_message`) that is about to be published."""
     headers, _, body, _ = message
     headers.pop(HEADER, None)
+    headers.pop(SENT_HEADER, None)
     if isinstance(body, dict):  # protocol 1
         task_id, args, kwargs = body["id"], body["args"], body["kwargs"]
     else:

@@ -56,6 +56,16 @@ class Settings(BaseModel):
     """Whether what a message says about its limits is believed. False: it can lower what this worker's own tasks
     declare, and nothing else; see SECURITY.md."""
 
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Workers measure, and serve their figures for Prometheus at this port; publishers mark when a message was sent.
+    0 takes a free port. Default: nobody measures."""
+
+    metrics_address: str = "127.0.0.1"
+    """Where the port is open: by default to this machine alone. "0.0.0.0" is everywhere."""
+
+    metrics_keys: Annotated[int, Field(ge=0, le=100_000)] = 200
+    """So many keys are shown each by itself to Prometheus; the others as one."""
+
     @classmethod
     def of(cls, app: Any) -> Settings:
         """The settings of a Celery app, checked."""

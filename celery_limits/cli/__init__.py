@@ -12,6 +12,7 @@ import click
 from celery.bin.base import handle_preload_options
 
 from .health import audit, check
+from .metrics import metrics
 from .reading import explain, list_, show, tasks
 from .steering import cancel, pause, reset, resize, resume
 from .top import top
@@ -29,5 +30,5 @@ def limits(ctx: click.Context, **_: Any) -> None:
     """
 
 
-for _command in (list_, show, explain, tasks, resize, reset, pause, resume, cancel, audit, check, top):
+for _command in (list_, show, explain, tasks, resize, reset, pause, resume, cancel, audit, check, top, metrics):
     limits.add_command(_command)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,11 +19,13 @@ from billiard.einfo import ExceptionWithTraceback
 from celery.exceptions import Reject, Terminated, TimeLimitExceeded, WorkerLostError
 from celery.utils.log import get_logger
 
+from celery_limits.metrics.meter import meter
 from celery_limits.store import Store, StoreError
 from celery_limits.store.outcomes import Aftermath, Released
 from celery_limits.wire import HEADER
 
 from .events import announce, listening
+from .measuring import measure_hold
 from .outbox import Outbox
 
 __all__ = ["GONE_CHECK", "Holding", "Ledger", "Releaser"]
@@ -134,7 +137,7 @@ class Holding:
     def __init__(
         self, request: Any, *, ledger: Ledger, releaser: Releaser, later: Callable[[Holding], Any], forked: bool
     ) -> None:
-        self.ticket, self.worker, self.fence = "", "", 0
+        self.ticket, self.worker, self.fence, self._since = "", "", 0, 0.0
         self._request, self._ledger, self._releaser, self._later = request, ledger, releaser, later
         self._forked = forked
         self._accepting = self._over = False
@@ -148,6 +151,7 @@ class Holding:
         """The request was admitted."""
         self.ticket, self.worker, self.fence = ticket, worker, fence
         self._ledger.enter(ticket, fence)
+        self._since = time.monotonic()
         self._released = False
 
     @property
@@ -157,6 +161,11 @@ class Holding:
     @property
     def keys(self) -> list[str]:
         return [link["key"] for link in self._request.request_dict[HEADER]["links"]]
+
+    @property
+    def _slots(self) -> list[str]:
+        """The keys that it holds until it ends; what a rate gave is gone at once."""
+        return [link["key"] for link in self._request.request_dict[HEADER]["links"] if link["kind"] != "rate"]
 
     def told(self) -> dict[str, Any]:
         """For a person."""
@@ -173,6 +182,8 @@ class Holding:
 
     def _close(self, *, owed_back: bool = False) -> None:
         self._ledger.close(self.ticket, owed_back=owed_back)
+        if meter() is not None:
+            measure_hold(self._request.name, self._slots, self._since)
         if listening(self._request):
             announce(self._request, "released", ticket=self.ticket, keys=self.keys)
 

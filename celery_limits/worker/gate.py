@@ -46,6 +46,7 @@ from .envelope import pack
 from .events import announce, listening
 from .exits import GONE_CHECK, Holding, Ledger, Releaser
 from .lease import Lease
+from .measuring import measure_admission, measure_end
 
 __all__ = ["Gate", "NotNow", "Plan"]
 
@@ -248,6 +249,7 @@ class Gate:
             self._on_refresh(asked)
         if isinstance(outcome, Admitted):
             self._hold(request, plan, worker, outcome.fence)
+            measure_admission(request, plan.links, outcome)
             return True
         self._releaser.follow_up(after)
         self._ask_no_more(ticket)
@@ -317,6 +319,7 @@ class Gate:
         elif isinstance(outcome, (Revoked, Expired, Discarded)):
             reason = type(outcome).__name__.lower()
             logger.info("limits: %s[%s] is %s", request.name, request.id, reason)
+            measure_end(request.name, reason)
             if isinstance(outcome, Discarded) and listening(request):
                 announce(request, "discarded", ticket=plan.ticket, keys=[link.key for link in plan.links])
             request._announce_revoked(reason, False, None, isinstance(outcome, Expired))

@@ -22,6 +22,7 @@ from celery_limits.transport.debts import Debts
 
 from .exits import Ledger, Releaser
 from .keeper import Keeper, Threads
+from .measuring import measure_reclaimed
 
 __all__ = ["Lease"]
 
@@ -181,7 +182,9 @@ class Lease:
     def _sweep(self) -> float:
         """Sweeps until nothing is left to do; seconds until it should be called again."""
         while True:
-            after = self._store.sweep(self.worker).after
+            swept = self._store.sweep(self.worker)
+            measure_reclaimed(swept.dead)
+            after = swept.after
             for refresh in after.refreshes:
                 self._on_refresh(refresh)
             self._releaser.follow_up(after)

@@ -55,10 +55,16 @@ class LimitsStep(bootsteps.StartStopStep):
         limits_store: str | None = None,
         limits_lease: float | None = None,
         limits_namespace: str | None = None,
+        limits_metrics_port: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(worker, **kwargs)
-        flags = {"store_url": limits_store, "lease": limits_lease, "namespace": limits_namespace}
+        flags = {
+            "store_url": limits_store,
+            "lease": limits_lease,
+            "namespace": limits_namespace,
+            "metrics_port": limits_metrics_port,
+        }
         for name, given in flags.items():
             if given is not None:
                 setattr(worker.app.conf, f"limits_{name}", given)
@@ -94,6 +100,8 @@ class LimitsStep(bootsteps.StartStopStep):
         )
         if limits.on_broker:
             adopt(store, lease)
+        if limits.settings.metrics_port is not None:
+            _measure(limits)
         if worker.pool_cls.uses_semaphore:
             prefork.install()
         gate = Gate(worker, store, lease, ledger, releaser, refresh, trust=limits.settings.trust_headers)
@@ -156,6 +164,23 @@ def _end_bodies(worker: Any, limits: Limits, named: set[str]) -> None:
         logger.critical("limits: the lease lapses, and %s: %s", what, ", ".join(news[:10]))
     if terminate:
         prefork.kill_holders(worker.pool._pool)
+
+
+def _measure(limits: Limits) -> None:
+    """A port that is taken is no reason not to work: another worker on this machine may have it."""
+    from celery_limits.metrics.prometheus import enable, serve  # noqa: PLC0415  (an extra)
+
+    settings = limits.settings
+    enable(limits.app)
+    try:
+        port = serve(settings.metrics_port or 0, settings.metrics_address)
+    except OSError as error:
+        logger.error(
+            "limits: no metrics from this worker: port %s can't be opened (%s); give each worker of a machine its own "
+            "with --limits-metrics-port, or 0 for any", settings.metrics_port, error,
+        )  # fmt: skip
+    else:
+        logger.warning("limits: metrics at http://%s:%d/metrics", settings.metrics_address, port)
 
 
 def _extend_banner(worker: Any, limits: Limits) -> None:
