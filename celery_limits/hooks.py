@@ -30,6 +30,7 @@ from .location import OURS
 from .metrics.meter import SENT_HEADER
 from .publish import declared_of, make_serializable, stamp
 from .store import StoreError
+from .tracing import WAITS_HEADER, note_waits
 from .transport import register
 from .wire import HEADER
 from .worker.gate import WORKER_HEADER
@@ -38,6 +39,8 @@ __all__ = ["install"]
 
 logger = get_logger(__name__)
 _MARK = "__celery_limits__"
+_OWN = frozenset({HEADER, SENT_HEADER, WORKER_HEADER, WAITS_HEADER})
+"""What Celery takes for a custom header when it makes a retry of a request."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -59,6 +62,7 @@ def install() -> None:
     if "celery.bin.celery" in sys.modules:  # we were imported by the `celery` program, which has loaded its commands
         _wrap_command("purge", _purge_command)
         _wrap_command("worker", _worker_command)
+    signals.task_prerun.connect(_before_body)
     signals.task_postrun.connect(_after_body)
     signals.worker_process_init.connect(_die_with_parent)
     for app in _get_active_apps():
@@ -153,8 +157,8 @@ def _stamping_sender(original: Any, amqp: Any) -> Any:
     def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
         override = options.pop("limits", None)
         headers = options.get("headers")
-        if headers and (HEADER in headers or SENT_HEADER in headers):
-            options["headers"] = {key: value for key, value in headers.items() if key not in (HEADER, SENT_HEADER)}
+        if headers and not _OWN.isdisjoint(headers):
+            options["headers"] = {key: value for key, value in headers.items() if key not in _OWN}
         stamp(app, name, message, override)
         if HEADER in message.headers and Limits(app).settings.metrics_port is not None:
             message.headers[SENT_HEADER] = round(time.time(), 3)
@@ -213,9 +217,14 @@ def _in_store(app: Any, work: Callable[[Limits], int]) -> int:
 # -- in the process that runs bodies ------------------------------------------------------------------------------
 
 
+def _before_body(task: Any = None, **_: Any) -> None:
+    note_waits(task.request)
+
+
 def _after_body(task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
     """The result is stored: the slots are given back before anything else happens, in the process that ran the body."""
     request = task.request
+    note_waits(request)
     worker, header = getattr(request, WORKER_HEADER, None), getattr(request, HEADER, None)
     if worker is None or header is None:  # the gate writes both
         return

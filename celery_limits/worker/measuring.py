@@ -9,21 +9,24 @@ from typing import Any
 from celery_limits.chain import Link
 from celery_limits.metrics.meter import SENT_HEADER, meter
 from celery_limits.store.outcomes import Admitted
+from celery_limits.tracing import WAITS_HEADER
 
 __all__ = ["measure_admission", "measure_end", "measure_hold", "measure_reclaimed"]
 
 
 def measure_admission(request: Any, links: Sequence[Link], outcome: Admitted) -> None:
-    """How long it has waited for its limits, each; and then for a worker."""
+    """How long it has waited for its limits, each; and then for a worker. The body's own process may tell its span."""
+    waits = [(links[wait.link].key, wait.seconds) for wait in outcome.waits if wait.link < len(links)]
+    if waits:
+        request.request_dict[WAITS_HEADER] = waits
     to = meter()
     if to is None:
         return
     to.admitted(request.name)
-    if outcome.waits:
+    if waits:
         to.waited(request.name)
-    for wait in outcome.waits:
-        if wait.link < len(links):
-            to.waited_for_limit(request.name, links[wait.link].key, wait.seconds)
+    for key, seconds in waits:
+        to.waited_for_limit(request.name, key, seconds)
     idle = outcome.idle if outcome.idle is not None else _since_sent(request)
     if idle is not None:
         to.waited_for_worker(request.name, idle)

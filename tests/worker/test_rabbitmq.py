@@ -137,6 +137,9 @@ WIRE: dict[str, Any] = {
     "timestamp": 1_700_000_000,
     "expiration": 90.001,
     "headers": {
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "tracestate": "congo=t61rcWkgMzE,rojo=00f067aa0ba902b7",
+        "baggage": "tenant=42;ttl=9, note=%C3%A9t%C3%A9",
         "custom": {"nested": [1, 2.5, None, True, -(2**40)], "text": "za\u017c\u00f3\u0142\u0107"},
         "when": datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone.utc),
         "blob": b"\x00\xff\xfe",
