@@ -87,7 +87,7 @@ def _wrap_command(name: str, around: Callable[..., Any]) -> None:
 
 
 def _worker_command(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """Limits, settings and URLs that can't work stop the worker with what is to be done about them, and no traceback."""
+    """Limits, settings and URLs that can't work stop the worker with what to do about them, and no traceback."""
     try:
         return original(*args, **kwargs)
     except LimitError as error:

@@ -108,7 +108,7 @@ def test_check_finds_a_deadlock_and_says_how_to_end_it(conf: dict[str, Any]) -> 
     failed = _failed(command)
     assert "these limits can deadlock" in failed["deadlock"]
     assert "Take them in one order in all tasks" in failed["deadlock"]
-    assert command("check", code=1).out.count("these limits can deadlock") == 1, "said once, although two checks meet it"
+    assert command("check", code=1).out.count("these limits can deadlock") == 1, "said once, although two find it"
 
 
 @pytest.mark.parametrize("refresh", ["tests.cli.shop:no_such", "no.such.module:f", "tests.cli.shop:CONF"])
