@@ -101,8 +101,8 @@ def _subjects(store: Store) -> Iterator[Subject]:
             yield from (("waiter", size_class, key, name_of(ticket)) for ticket, _ in client.zscan_iter(raw))
         elif kind == "note":
             yield ("line", rest)
-        elif kind == "worker":
-            yield ("worker", rest)
+        elif kind in ("worker", "unacked"):
+            yield (kind, rest)
         elif kind == "ready":
             yield from (("listed", name, name_of(ticket)) for ticket in client.lrange(raw, 0, -1))
         elif name == "outbox":

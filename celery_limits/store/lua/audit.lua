@@ -3,7 +3,7 @@
 -- KEYS  the namespace
 -- ARGV  now, '1' to mend, then subjects:
 --         ticket <ticket> | holder <key> <member> | waiter <class> <key> <ticket> | line <key> | worker <worker>
---         | message <ticket> | listed <'outbox' or 'ready:<queue>'> <ticket> | stuck <ticket>
+--         | unacked <worker> | message <ticket> | listed <'outbox' or 'ready:<queue>'> <ticket> | stuck <ticket>
 -- Outcome  audited; detail: findings { what, subject, explanation }
 -- include base clock number record hold rate walk note decode line ring alarm floating move wake delivery recover pulse
 
@@ -186,6 +186,12 @@ function check.worker(worker)
   end
 end
 
+function check.unacked(worker)
+  if call('EXISTS', P .. 'unacked:' .. worker) == 0 or call('ZSCORE', P .. 'alarms', 'bury|' .. worker) then return end
+  if call('ZSCORE', P .. 'leases', worker) or call('EXISTS', P .. 'worker:' .. worker, P .. 'dead:' .. worker) > 0 then return end
+  if found('lost-delivery', worker, 'has messages that it fetched, but no lease') then alarm('bury', worker, now) end
+end
+
 function check.listed(list, id)
   local t = ticket(id)
   if t and t.kept == 'own' then return end
@@ -205,7 +211,7 @@ function check.stuck(id)
   end
 end
 
-local ARITY = { ticket = 1, message = 1, holder = 2, waiter = 3, line = 1, worker = 1, listed = 2, stuck = 1 }
+local ARITY = { ticket = 1, message = 1, holder = 2, waiter = 3, line = 1, worker = 1, unacked = 1, listed = 2, stuck = 1 }
 local i = 3
 while i <= #ARGV do
   local kind = ARGV[i]
