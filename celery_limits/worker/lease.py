@@ -182,9 +182,13 @@ class Lease:
     def _sweep(self) -> float:
         """Sweeps until nothing is left to do; seconds until it should be called again."""
         while True:
-            swept = self._store.sweep(self.worker)
-            measure_reclaimed(swept.dead)
-            after = swept.after
+            dead, after = self._store.sweep(self.worker)
+            measure_reclaimed(dead)
+            for name in dead:
+                logger.warning(
+                    "limits: %s was not heard of for %g s and is taken for dead: others get its slots and its messages",
+                    name, self._seconds,
+                )  # fmt: skip
             for refresh in after.refreshes:
                 self._on_refresh(refresh)
             self._releaser.follow_up(after)

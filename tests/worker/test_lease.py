@@ -93,9 +93,10 @@ def test_terminate_ends_the_bodies_before_others_get_their_slots(scene: Scene, w
 def test_continue_lets_the_bodies_finish_loudly(scene: Scene, wire: CuttingProxy) -> None:
     """The stated exception: they count for nothing any more, and what they release later changes nothing."""
     scene.sizes[scene.key] = 2
-    far, _, first, second = cut_off(scene, wire, "early")
+    far, near, first, second = cut_off(scene, wire, "early")
     wire.shut()
     scene.wait_started("second")
+    near.wait_for_log(f"was not heard of for {CUT_OFF_LEASE:g} s and is taken for dead")
     far.wait_for_log("these run on, beside those that get their slots: early")
     scene.stage.open("first")
     first.get()
