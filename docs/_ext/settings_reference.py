@@ -47,18 +47,19 @@ def flags_table() -> str:
     for option in sorted(Celery(set_as_current=False).user_options["worker"], key=lambda option: option.opts[0]):
         flag = option.opts[0]
         if flag.startswith("--limits-"):
-            part = flag.removeprefix("--limits-")
+            part = flag.removeprefix("--limits-").replace("-", "_")
             (setting,) = [name for name in Settings.model_fields if name in (part, f"{part}_url")]
             lines.append(f"| `{flag} {option.metavar}` | `{PREFIX}{setting}` | {option.help} |")
     return "\n".join(lines)
 
 
 def _type(annotation: Any) -> str:
+    """In words: `None` and bounds are left out, since the default and the sentence say them."""
     if get_origin(annotation) is Literal:
         return " or ".join(f"`{choice!r}`" for choice in get_args(annotation))
-    choices = [choice for choice in get_args(annotation) or (annotation,) if isinstance(choice, type)]
-    names = {float: "seconds", bool: "bool", str: "text"}
-    return " or ".join(names[choice] for choice in choices if choice in names)
+    if isinstance(annotation, type):
+        return {float: "seconds", int: "number", bool: "bool", str: "text"}[annotation]
+    return _type(get_args(annotation)[0])  # of `X | None` and `Annotated[X, ...]`
 
 
 def setup(app: Any) -> dict[str, Any]:
