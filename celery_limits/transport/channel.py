@@ -309,9 +309,18 @@ class Channel(redis.Channel):  # type: ignore[misc]
         if "." not in field:  # a broadcast
             return
         self._acks.append(field)
-        looped = getattr(self.connection, "has_loop", False)
+        looped = getattr(self.connection, "has_loop", False) and self._consumers
         if not looped or (self._asleep and threading.get_ident() != self._thread):
             self.flush_acks()
+
+    def _basic_cancel(self, consumer_tag: str) -> Any:
+        """After the last, no fetch takes acknowledgements along, and a worker leaves the store before it closes us."""
+        answer = super()._basic_cancel(consumer_tag)
+        if not self._consumers:
+            self._acks.extend(self._acking)
+            with suppress(*ERRORS):  # they are kept, and told when the channel closes
+                self.flush_acks()
+        return answer
 
     def flush_acks(self) -> None:
         fields = []

@@ -1,8 +1,8 @@
 """Bootsteps: where the gate, the lease and the queue marks are put into a worker, and in which order they leave it.
 
-Relies on steps being constructed before the pool is created, on the pool step requiring ours (so ours stops after it),
-on `kombu.Consumer._basic_consume` being how a consumer subscribes to one queue, and on every message passing through
-its channel's `message_to_python`.
+Relies on steps being constructed before the pool is created, on the steps of the pool and of the event loop requiring
+ours (so ours stops after them), on `kombu.Consumer._basic_consume` being how a consumer subscribes to one queue, and on
+every message passing through its channel's `message_to_python`.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ TRIES = 6
 
 
 class LimitsStep(bootsteps.StartStopStep):
-    """Limits in this worker: from before the pool starts until after it has drained."""
+    """Limits in this worker: from before the pool starts until after it has drained, and the last acknowledgement."""
 
-    requires = (Hub, Timer)
+    requires = (Timer,)
     name = "limits"
 
     def __init__(
@@ -132,9 +132,11 @@ class LimitsStep(bootsteps.StartStopStep):
 
 
 def put_before_pool() -> None:
-    """Makes every worker's pool start after and stop before our step."""
-    if LimitsStep not in Pool.requires:
-        Pool.requires = (*Pool.requires, LimitsStep)
+    """Makes every worker's pool start after and stop before our step; and its event loop too, which, when it closes,
+    acknowledges what a pool of threads has ended since it stopped."""
+    for step in (Hub, Pool):
+        if LimitsStep not in step.requires:
+            step.requires = (*step.requires, LimitsStep)
 
 
 def _keep_limited(worker: Any, hand_over: Any, request: Any) -> Any:
