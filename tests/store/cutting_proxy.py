@@ -49,12 +49,19 @@ class CuttingProxy:
             while True:
                 client, _ = self._listener.accept()
                 with self._lock:
-                    if self._shut:
+                    connection = None if self._shut else self._connect(client)
+                    if connection is None:
                         client.close()
                         continue
-                    connection = _Connection(self, client, self._server_socket)
+                    self._open = [each for each in self._open if not each.ended]
                     self._open.append(connection)
                 connection.start()
+
+    def _connect(self, client: socket.socket) -> _Connection | None:
+        """None while there is no server: then there is nothing behind this proxy either."""
+        with suppress(OSError):
+            return _Connection(self, client, self._server_socket)
+        return None
 
     def wait_to_flow(self) -> None:
         self._flows.wait()
@@ -94,6 +101,7 @@ class _Connection:
         self._server = socket.socket(socket.AF_UNIX)
         self._server.connect(server_socket)
         self._step = "pass"
+        self.ended = False
 
     def start(self) -> None:
         for pump in (self._requests, self._answers):
@@ -123,6 +131,7 @@ class _Connection:
         self.end()
 
     def end(self) -> None:
+        self.ended = True
         for end in (self._client, self._server):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

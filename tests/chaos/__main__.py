@@ -1,0 +1,44 @@
+"""`python -m tests.chaos --profile smoke --seed 1`: see docs/chaos.md."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+from pathlib import Path
+
+from tests.chaos import report
+from tests.chaos.fleet import Fleet, scratch
+from tests.chaos.plan import PROFILES, make_plan
+from tests.chaos.runner import play
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="chaos", description="Break everything at random, and count what is wrong.")
+    parser.add_argument("--profile", choices=PROFILES, default="smoke")
+    parser.add_argument("--seed", type=int, help="of the plan (default: a new one, which is named)")
+    parser.add_argument("--seconds", type=float, help="how long there is load (default: the profile's)")
+    parser.add_argument("--record", action="store_true", help=f"append the result to {report.RESULTS.name}")
+    parser.add_argument("--keep", metavar="DIRECTORY", type=Path, help="copy the ledger and the logs to here")
+    given = parser.parse_args()
+    seed = random.randrange(10**6) if given.seed is None else given.seed
+    plan = make_plan(PROFILES[given.profile], seed, given.seconds)
+    print(f"chaos {given.profile}, seed {seed}: {len(plan.calls)} items, {len(plan.faults)} faults planned", flush=True)
+    with scratch() as directory:
+        try:
+            with Fleet(Path(directory), plan.profile.pools) as fleet:
+                outcome = play(plan, fleet, lambda text: print(text, flush=True))
+        finally:
+            if given.keep:
+                shutil.copytree(directory, given.keep, dirs_exist_ok=True, ignore=lambda _, names: [
+                    name for name in names if not (name.endswith(".log") or name == "ledger")
+                ])  # fmt: skip
+    print(report.told(outcome))
+    if given.record:
+        report.record(outcome)
+    return 1 if outcome.violations or outcome.trouble else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

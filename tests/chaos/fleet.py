@@ -1,0 +1,200 @@
+"""The processes of the chaos run: a Redis that is broker and store, another for results, and workers behind proxies.
+
+Every worker that is started has a name of its own (`w2.5`: the fifth in place 2) and reaches Redis through the proxy of
+its place. Processes are only ever signalled by their id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
+from typing import Any
+
+import psutil
+
+from celery_limits import Limits
+from tests.chaos.app import CONF, build
+from tests.chaos.ledger import Ledger
+from tests.chaos.world import OLD
+from tests.redis_server import RedisServer
+from tests.store.cutting_proxy import CuttingProxy
+from tests.waiting import wait_until
+from tests.worker.stage import is_alive
+
+__all__ = ["LEASE", "Fleet", "Place"]
+
+LEASE = 4.0
+FORGET = 20.0
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 120.0
+STOP_SECONDS = 60.0
+
+
+class Worker:
+    """One `celery worker` and its pool."""
+
+    def __init__(self, name: str, conf: dict[str, Any], directory: Path, *options: str) -> None:
+        self.name = f"{name}@chaos"
+        self.log_file = directory / f"{name}.log"
+        command = [sys.executable, "-m", "celery", "-A", "tests.chaos.app", "worker", "-n", self.name, "-l", "info"]
+        environment = {**os.environ, CONF: json.dumps(conf), "LIMITS_CHAOS_NAME": self.name, "PYTHONPATH": str(ROOT)}
+        with self.log_file.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, "--without-mingle", "--without-gossip", *options],
+                cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        self.pid = self._process.pid
+        self.family = {self.pid}
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.is_running and f"{self.name} ready".encode() in self.log_file.read_bytes()
+
+    def children(self) -> list[int]:
+        try:
+            found = [child.pid for child in psutil.Process(self.pid).children(recursive=True)]
+        except psutil.NoSuchProcess:
+            found = []
+        self.family.update(found)
+        return sorted(found)
+
+    def signal(self, number: Signals) -> None:
+        self.children()
+        self._process.send_signal(number)
+
+    def signal_all(self, number: Signals) -> None:
+        """The parent first when it stops, last when it goes on: so that it sees nobody of its pool stop or go on."""
+        pids = [self.pid, *self.children()]
+        for pid in pids if number == SIGSTOP else reversed(pids):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def wait_gone(self, within: float = STOP_SECONDS) -> None:
+        wait_until(lambda: not self.is_running, f"{self.name} ends", within=within)
+        wait_until(lambda: not any(map(is_alive, self.family)), f"the pool of {self.name} ends", within=within)
+
+    def end(self) -> None:
+        """By force, if need be."""
+        if self.is_running:
+            self.signal_all(SIGCONT)
+            self.signal(SIGKILL)
+            self._process.wait()
+        for pid in self.family:
+            if is_alive(pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, SIGKILL)
+
+
+class Place:
+    """Where one worker after another runs. Faults that need the worker hold the lock."""
+
+    def __init__(self, fleet: Fleet, number: int, pool: str) -> None:
+        self.number, self.pool = number, pool
+        self.wire = CuttingProxy(fleet.redis.socket, str(fleet.directory / f"wire{number}"))
+        self.lock = threading.Lock()
+        self.worker: Worker | None = None
+        self._fleet, self._count = fleet, 0
+
+    @property
+    def mode(self) -> str:
+        """Threads can't be ended, so theirs run on when the lease is lost."""
+        return "terminate" if self.pool == "prefork" else "continue"
+
+    def start(self) -> Worker:
+        self._count += 1
+        fleet = self._fleet
+        mine = {"broker_url": fleet.url(self.wire.path), "limits_on_lost_lease": self.mode}
+        name = f"w{self.number}.{self._count}"
+        options = ("-P", self.pool, "-c", "3" if self.pool == "prefork" else "5")
+        self.worker = Worker(name, {**fleet.conf, **mine}, fleet.directory, *options)
+        fleet.ledger.note("begins", worker=self.worker.name, pool=self.pool, mode=self.mode)
+        return self.worker
+
+    def wait_ready(self) -> None:
+        """Or gone: then whoever looks after the fleet starts another."""
+        worker = self.worker
+        assert worker is not None
+        wait_until(lambda: worker.is_ready or not worker.is_running, f"{worker.name} is ready", within=START_SECONDS)
+
+
+class Fleet:
+    """All of it, in one directory; a context manager that leaves nothing running."""
+
+    def __init__(self, directory: Path, pools: tuple[str, ...]) -> None:
+        self.directory = directory
+        self.ledger = Ledger(directory / "ledger")
+        self.redis = RedisServer(appendonly="yes", appendfsync="always")
+        self.results = RedisServer()
+        self._pools = pools
+        self.places: list[Place] = []
+        self.conf: dict[str, Any] = {}
+        self.ended: list[Worker] = []
+
+    def url(self, socket: str) -> str:
+        return f"limits+redis+socket://{socket}"
+
+    def __enter__(self) -> Fleet:
+        try:
+            self.redis.start()
+            self.results.start()
+            self.conf = {
+                "broker_url": self.url(self.redis.socket),
+                "result_backend": f"redis+socket://{self.results.socket}",
+                "ledger": str(self.ledger.path),
+                "declared": OLD,
+                "limits_lease": LEASE,
+                "limits_forget": FORGET,
+                "limits_remember": FORGET,
+                "limits_grant_timeout": 3 * LEASE,
+                "limits_store_timeout": 2.0,
+            }
+            self.places = [Place(self, number, pool) for number, pool in enumerate(self._pools, 1)]
+            for place in self.places:
+                place.start()
+            for place in self.places:
+                place.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for place in self.places:
+            place.wire.close()
+        for worker in [place.worker for place in self.places if place.worker] + self.ended:
+            worker.end()
+        self.redis.close()
+        self.results.close()
+
+    def publisher(self) -> Any:
+        """An app that reaches Redis directly, with the declarations of the day."""
+        return build(self.conf)
+
+    def limits(self) -> Limits:
+        return Limits(self.publisher())
+
+    def replace(self, place: Place) -> None:
+        """A new worker, where the old one has ended or soon will."""
+        if place.worker is not None:
+            self.ended = [worker for worker in self.ended if worker.is_running]
+            self.ended.append(place.worker)
+        place.start()
+
+
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """A short name, since there are sockets in it."""
+    return tempfile.TemporaryDirectory(prefix="chaos-", dir="/tmp")

@@ -1,0 +1,154 @@
+"""The ledger as a history: calls with their runs, and faults with the time in which they were felt."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.chaos.ledger import Line
+from tests.chaos.world import keys_of
+
+__all__ = ["ENDING", "Called", "Felt", "History", "Run", "read"]
+
+ENDING = frozenset({"kill", "kill child", "kill all", "quit", "term twice", "stop", "cut off", "half-open", "lost"})
+"""What may end bodies, or take from a worker what it has: then what it was at comes again."""
+
+
+@dataclass
+class Run:
+    """A body that was started. `last` is its last sign of life: it ran at least until then."""
+
+    call: str
+    run: str
+    pid: int
+    worker: str
+    retries: int
+    at: float
+    last: float
+    started: Line
+    ended: bool = False
+    torn: str = ""
+    lines: list[Line] = field(default_factory=list)
+
+    @property
+    def keys(self) -> dict[str, int]:
+        return keys_of(self.started.more["names"], self.started.more["weight"])
+
+
+@dataclass
+class Called:
+    """A call: what was meant, and all that the ledger says of it."""
+
+    name: str
+    meant: Line
+    published: Line | None = None
+    revoked: Line | None = None
+    runs: list[Run] = field(default_factory=list)
+    accepted: list[Line] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        return self.meant.more
+
+    @property
+    def finals(self) -> list[Run]:
+        return [run for run in self.runs if run.ended and run.retries == self.spec["retries"]]
+
+
+@dataclass(frozen=True)
+class Felt:
+    """A fault: what, to which worker (none: to Redis, and so to all), from when to when."""
+
+    kind: str
+    worker: str
+    at: float
+    until: float
+    line: Line
+
+
+@dataclass
+class History:
+    calls: dict[str, Called] = field(default_factory=dict)
+    faults: list[Felt] = field(default_factory=list)
+    audits: list[Line] = field(default_factory=list)
+    steers: dict[str, list[tuple[float, float, int]]] = field(default_factory=lambda: defaultdict(list))
+    deployed: float = float("inf")
+    modes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for call in self.calls.values() for run in call.runs]
+
+
+def read(lines: list[Line]) -> History:
+    history = History()
+    runs: dict[str, Run] = {}
+    begun: dict[tuple[str, str], Line] = {}
+    for line in lines:
+        if line.call:
+            _of_a_call(history, runs, line)
+        elif line.what in ("fault", "mended"):
+            _of_a_fault(history, begun, line)
+        elif line.what in ("steers", "steered"):
+            _of_steering(history, begun, line)
+        elif line.what in ("lost", "losing"):
+            history.faults.append(Felt("lost", line.more["worker"], line.at, line.at, line))
+        elif line.what == "begins":
+            history.modes[line.more["worker"]] = line.more["mode"]
+        elif line.what == "audit":
+            history.audits.append(line)
+    return history
+
+
+def _of_a_fault(history: History, begun: dict[tuple[str, str], Line], line: Line) -> None:
+    """One that lasts is felt until it is mended; if that is not known, for ever."""
+    kind, worker = line.more["kind"], line.more["worker"]
+    if line.what == "mended":
+        first = begun.pop((kind, worker))
+        history.faults = [felt for felt in history.faults if felt.line is not first]
+        history.faults.append(Felt(kind, worker, first.at, line.at, first))
+        return
+    lasts = bool(line.more["seconds"])
+    history.faults.append(Felt(kind, worker, line.at, float("inf") if lasts else line.at, line))
+    if lasts:
+        begun[kind, worker] = line
+    if kind == "deploy":
+        history.deployed = line.at
+
+
+def _of_steering(history: History, begun: dict[tuple[str, str], Line], line: Line) -> None:
+    key, kind = line.more["key"], line.more["kind"]
+    if line.what == "steers":
+        begun[kind, key] = line
+        history.steers[key].append((line.at, float("inf"), line.more["size"]))
+    else:
+        first = begun[kind, key]
+        history.steers[key].remove((first.at, float("inf"), first.more["size"]))
+        history.steers[key].append((first.at, line.at, first.more["size"]))
+
+
+def _of_a_call(history: History, runs: dict[str, Run], line: Line) -> None:
+    if line.what == "means":
+        history.calls[line.call] = Called(line.call, line)
+    call = history.calls[line.call]
+    call.lines.append(line)
+    if line.what == "published":
+        call.published = line
+    elif line.what == "revoking":
+        call.revoked = line
+    elif line.what == "accepted":
+        call.accepted.append(line)
+    elif line.what == "start":
+        more = line.more
+        run = Run(line.call, more["run"], line.pid, more["worker"], more["retries"], line.at, line.at, line)
+        runs[run.run] = run
+        call.runs.append(run)
+    if "run" in line.more:
+        run = runs[line.more["run"]]
+        run.last = line.at
+        run.lines.append(line)
+        run.ended = run.ended or line.what == "end"
+        if line.what == "torn":
+            run.torn = line.more["by"]

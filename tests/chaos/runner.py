@@ -1,0 +1,124 @@
+"""One chaos run: start everything, load and break it, let it come to rest, and hold what happened to the guarantees."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_limits.store import StoreError
+from celery_limits.store.audit import leftovers
+from tests.chaos.checker import Check, check_all, outstanding
+from tests.chaos.faults import Injector
+from tests.chaos.fleet import FORGET, LEASE, Fleet
+from tests.chaos.history import History, read
+from tests.chaos.load import Load
+from tests.chaos.plan import Plan
+from tests.waiting import wait_until
+
+__all__ = ["Outcome", "play"]
+
+PATIENCE = 90.0
+"""Seconds without a new line in the ledger after which nothing more is to be expected, on the busiest machine."""
+
+Say = Callable[[str], Any]
+
+
+@dataclass
+class Outcome:
+    plan: Plan
+    checks: list[Check]
+    left: list[str]
+    history: History
+    faults: Counter[str]
+    kills: int
+    seconds: float
+    trouble: list[str] = field(default_factory=list)
+
+    @property
+    def violations(self) -> int:
+        return sum(len(check.violations) for check in self.checks) + len(self.left)
+
+
+def play(plan: Plan, fleet: Fleet, say: Say) -> Outcome:
+    began = time.monotonic()
+    load = Load(fleet, plan)
+    injector = Injector(fleet, plan, on_deploy=load.redeclare)
+    limits = fleet.limits()
+    load.start()
+    injector.start()
+    while load.is_alive():
+        load.join(LEASE)
+        _look(fleet, limits)
+    say(f"published; {sum(injector.struck.values())} faults so far. Everything is mended, and worked off.")
+    injector.finish()
+    _work_off(fleet, injector)
+    left = _come_to_rest(fleet, limits)
+    history = read(fleet.ledger.lines())
+    trouble = [*injector.failures, *([f"the load failed: {load.failure!r}"] if load.failure else [])]
+    seconds = time.monotonic() - began
+    return Outcome(plan, check_all(history), left, history, injector.struck, injector.kills, seconds, trouble)
+
+
+def _look(fleet: Fleet, limits: Any) -> None:
+    """An audit of what is going on, unless Redis is away."""
+    try:
+        findings = [str(finding) for finding in limits.audit()]
+    except StoreError:
+        return
+    fleet.ledger.note("audit", findings=findings)
+
+
+def _work_off(fleet: Fleet, injector: Injector) -> None:
+    """Until every call has ended, or nothing has happened for long."""
+    size, since = -1, time.monotonic()
+    while outstanding(read(fleet.ledger.lines())):
+        if (now := fleet.ledger.path.stat().st_size) != size:
+            size, since = now, time.monotonic()
+        if time.monotonic() - since > PATIENCE:
+            return
+        injector.restart_the_fallen()
+        time.sleep(0.5)
+
+
+def _come_to_rest(fleet: Fleet, limits: Any) -> list[str]:
+    """What is left once the last worker has gone, and what the audit finds."""
+    waited = FORGET + PATIENCE
+    with suppress(AssertionError):  # then it is left over
+        wait_until(
+            lambda: not _under_way(fleet, limits), "all is quiet", within=waited, sleep=lambda _: time.sleep(0.5)
+        )
+    found = _under_way(fleet, limits) + [str(finding) for finding in limits.audit()]
+    for place in fleet.places:
+        if place.worker is not None and place.worker.is_running:
+            place.worker.signal(signal.SIGTERM)
+    for worker in [*fleet.ended, *(place.worker for place in fleet.places if place.worker)]:
+        try:
+            worker.wait_gone()
+        except AssertionError as error:
+            found.append(f"{error}")
+    return [*found, *leftovers(limits.store), *_in_the_broker(fleet)]
+
+
+def _under_way(fleet: Fleet, limits: Any) -> list[str]:
+    """Of the store, everything but what belongs to live workers."""
+    client: Any = limits.store.client
+    left = []
+    for name in leftovers(limits.store):
+        if name.startswith("worker:"):
+            raw = f"{limits.store.prefix}{name}"
+            left += [f"{name} {member.decode()}" for member in client.zrange(raw, 0, -1) if member != b"!"]
+        elif name not in ("leases", "pulse"):
+            left.append(name)
+    return left + _in_the_broker(fleet)
+
+
+def _in_the_broker(fleet: Fleet) -> list[str]:
+    """Queues are lists; what is bound to which exchange stays."""
+    with fleet.redis.client() as client:
+        names = [name.decode() for name in client.scan_iter(count=1000)]
+    return [f"broker: {name}" for name in names if not name.startswith(("limits:", "_kombu.binding"))]

@@ -1,0 +1,270 @@
+"""The checker is held to its word: a history with one thing wrong in it is found wrong in that, and in nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.chaos.checker import check_all, outstanding
+from tests.chaos.fleet import LEASE
+from tests.chaos.history import read
+from tests.chaos.ledger import Line
+from tests.chaos.plan import FAULTS, PROFILES, make_plan
+from tests.chaos.world import size_of
+
+NARROW = next(f"{n}" for n in range(99) if size_of(f"tenant:{n}", "old") == size_of(f"tenant:{n}", "new") == 1)
+"""A tenant of whom one body may run at once, before and after the deploy."""
+
+
+class Tale:
+    """Writes a ledger by hand; each line comes a step after the one before."""
+
+    step = 0.1
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.clock = 100.0
+        self._runs = 0
+        for worker, mode in (("w1@chaos", "terminate"), ("w2@chaos", "continue")):
+            self.say("begins", worker=worker, mode=mode)
+
+    def say(self, what: str, call: str = "", **more: Any) -> None:
+        self.clock += self.step
+        self.lines.append(Line(what, self.clock, self.clock, 1, call, more))
+
+    def publish(self, call: str, *, late: bool = True, names: dict[str, str] | None = None, **more: Any) -> None:
+        spec = {"late": late, "names": names or {"tenant": NARROW}, "weight": 1, "retries": 0, "line": None}
+        self.say("means", call, **{**spec, "hard": False, "members": None, "together": None, **more})
+        self.say("published", call)
+
+    def start(self, call: str, worker: str = "w1@chaos", names: dict[str, str] | None = None, **more: Any) -> str:
+        self._runs += 1
+        run = f"run{self._runs}"
+        said = {"names": names or {"tenant": NARROW}, "weight": 1, "extra": call, "priority": 0, "retries": 0}
+        self.say("start", call, **{"run": run, "id": f"x-1-{call}", "worker": worker, **said, **more})
+        return run
+
+    def end(self, call: str, run: str) -> None:
+        self.say("end", call, run=run)
+
+    def live(self, call: str, *args: Any, **more: Any) -> None:
+        self.end(call, self.start(call, *args, **more))
+
+    def fault(self, kind: str, worker: str = "", seconds: float = 0.0) -> None:
+        self.say("fault", kind=kind, worker=worker, seconds=seconds)
+
+    def wrong(self) -> dict[str, int]:
+        return {check.name: len(check.violations) for check in check_all(read(self.lines)) if check.violations}
+
+    def excused(self) -> dict[str, int]:
+        return {name: count for check in check_all(read(self.lines)) for name, count in check.excused.items()}
+
+
+@pytest.fixture
+def tale() -> Iterator[Tale]:
+    tale = Tale()
+    yield tale
+    for check in check_all(read(tale.lines)):
+        assert all(violation.lines for violation in check.violations), "a violation shows what it was seen by"
+
+
+def test_a_quiet_tale_is_fine(tale: Tale) -> None:
+    for call in ("a", "b"):
+        tale.publish(call)
+        tale.live(call)
+    assert tale.wrong() == {}
+    assert [check.looked for check in check_all(read(tale.lines)) if check.name == "1 never over"] == [2]
+
+
+# -- never over --------------------------------------------------------------------------------------------------
+
+
+def two_at_once(tale: Tale, first: str = "w1@chaos") -> None:
+    tale.publish("a")
+    tale.publish("b")
+    runs = {"a": tale.start("a", first)}
+    runs["b"] = tale.start("b", "w2@chaos")
+    for call, run in runs.items():
+        tale.end(call, run)
+
+
+def test_two_bodies_where_one_may_run(tale: Tale) -> None:
+    two_at_once(tale)
+    assert tale.wrong() == {"1 never over": 1}
+
+
+def test_weights_count(tale: Tale) -> None:
+    depot = {"depot": "1"}
+    for call in ("a", "b", "c"):
+        tale.publish(call, names=depot, weight=3)
+    runs = {call: tale.start(call, names=depot, weight=3) for call in ("a", "b", "c")}
+    for call, run in runs.items():
+        tale.end(call, run)
+    assert tale.wrong() == {"1 never over": sum(3 * n > size_of("depot:1", "old") for n in (1, 2, 3))}
+
+
+def test_a_body_that_was_killed_ran_until_its_last_sign_of_life(tale: Tale) -> None:
+    tale.publish("a")
+    run = tale.start("a")
+    tale.say("tick", "a", run=run)
+    tale.fault("kill", "w1@chaos")
+    tale.publish("b")
+    tale.live("b", "w2@chaos")
+    tale.live("a", "w2@chaos")
+    assert tale.wrong() == {}
+
+
+def test_a_body_that_outlives_its_killed_worker_counts(tale: Tale) -> None:
+    tale.publish("a")
+    tale.publish("b")
+    run = tale.start("a")
+    tale.fault("kill", "w1@chaos")
+    second = tale.start("b", "w2@chaos")
+    tale.say("tick", "a", run=run)
+    tale.end("b", second)
+    tale.live("a", "w2@chaos")
+    assert tale.wrong() == {"1 never over": 1}
+
+
+@pytest.mark.parametrize(("kind", "worker", "over"), [
+    ("stop", "w1@chaos", 0), ("cut off", "w2@chaos", 0), ("cut off", "w1@chaos", 1), ("cut", "w2@chaos", 1),
+])  # fmt: skip
+def test_only_the_stated_exception_is_excused(tale: Tale, kind: str, worker: str, over: int) -> None:
+    """Threads run on when they are cut off; processes are ended before their lease lapses, unless they are stopped."""
+    tale.publish("a")
+    tale.publish("b")
+    first = tale.start("a", worker)
+    tale.fault(kind, worker, 8.0)
+    second = tale.start("b", "w3@chaos")
+    tale.say("mended", kind=kind, worker=worker, seconds=8.0)
+    tale.end("a", first)
+    tale.end("b", second)
+    assert tale.wrong() == ({"1 never over": 1} if over else {})
+
+
+def test_a_raised_limit_is_in_force_while_it_is_raised(tale: Tale) -> None:
+    tale.say("steers", kind="resize", key=f"tenant:{NARROW}", size=2)
+    two_at_once(tale)
+    tale.say("steered", kind="resize", key=f"tenant:{NARROW}")
+    assert tale.wrong() == {}
+    tale.clock += 1000
+    two_at_once(tale)
+    assert tale.wrong() == {"1 never over": 1}
+
+
+# -- nothing lost ------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_never_ends(tale: Tale) -> None:
+    tale.publish("a")
+    assert tale.wrong() == {"5 nothing lost": 1}
+    assert [call.name for call in outstanding(read(tale.lines))] == ["a"]
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_body_that_was_killed_comes_again_if_it_is_acknowledged_late(tale: Tale, late: bool) -> None:
+    tale.publish("a", late=late)
+    tale.start("a")
+    assert tale.wrong() == {"5 nothing lost": 1}, "nobody was killed"
+    tale.fault("kill", "w1@chaos")
+    assert tale.wrong() == ({"5 nothing lost": 1} if late else {})
+
+
+def test_an_early_one_that_was_not_even_begun(tale: Tale) -> None:
+    tale.publish("a", late=False)
+    tale.fault("kill", "w1@chaos")
+    assert tale.wrong() == {"5 nothing lost": 1}
+    tale.say("accepted", "a", worker="w1@chaos", id="x-1-a")
+    tale.fault("kill", "w1@chaos")
+    assert tale.excused() == {"killed as it began": 1}
+
+
+def test_a_retry_that_does_not_come(tale: Tale) -> None:
+    tale.publish("a", late=False, retries=1)
+    run = tale.start("a")
+    tale.say("torn", "a", run=run, by="Retry")
+    assert tale.wrong() == {"5 nothing lost": 1}
+    tale.live("a", retries=1)
+    assert tale.wrong() == {}
+
+
+def test_what_was_revoked_or_may_expire_need_not_run(tale: Tale) -> None:
+    tale.publish("a")
+    tale.say("revoking", "a")
+    tale.publish("b", expires=tale.clock)
+    assert tale.wrong() == {}
+
+
+def test_twice_without_a_reason(tale: Tale) -> None:
+    tale.publish("a")
+    tale.live("a")
+    tale.live("a", "w2@chaos")
+    assert tale.wrong() == {"5 ends once": 1}
+
+
+def test_twice_since_the_first_was_killed(tale: Tale) -> None:
+    tale.publish("a")
+    tale.start("a")
+    tale.fault("kill child", "w1@chaos")
+    tale.live("a", "w2@chaos")
+    assert tale.excused() == {"again: kill child": 1}
+
+
+# -- the others --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [
+    {"id": "x-1-b"}, {"retries": 1}, {"extra": None}, {"priority": 3}, {"weight": 2}, {"results": ["a.0"]},
+])  # fmt: skip
+def test_something_was_changed_on_the_way(tale: Tale, wrong: dict[str, Any]) -> None:
+    tale.publish("a", priority=9, members=["a.0", "a.1"])
+    tale.live("a", **{"priority": 9, "results": ["a.0", "a.1"], **wrong})
+    assert tale.wrong()["6 unchanged"] == 1
+
+
+def test_out_of_turn(tale: Tale) -> None:
+    names = {"line": "a"}
+    tale.publish("a", names=names, line="a")
+    run = tale.start("a", names=names)
+    for member in ("a.0", "a.1"):
+        tale.publish(member, names=names, line="a")
+    tale.end("a", run)
+    for member in ("a.1", "a.0"):
+        tale.live(member, names=names)
+    assert tale.wrong() == {"8 in turn": 1}
+
+
+def test_before_its_eta(tale: Tale) -> None:
+    tale.publish("a", eta=tale.clock + 1)
+    tale.live("a")
+    assert tale.wrong() == {"9 not before its eta": 1}
+
+
+def test_faster_than_the_rate(tale: Tale) -> None:
+    tale.step = 0.001
+    for n in range(60):
+        tale.publish(f"a{n}", names={"api": "1"})
+        tale.live(f"a{n}", names={"api": "1"})
+    assert set(tale.wrong()) == {"rates"}
+
+
+def test_an_audit_on_the_way(tale: Tale) -> None:
+    tale.say("audit", findings=["lapsed-lease: w1: since 1 s"])
+    assert tale.wrong() == {}
+    tale.say("audit", findings=["room-beside-waiter: tenant:1: 1 of 2"])
+    assert tale.wrong() == {"3-4 sound on the way": 1}
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_its_seed() -> None:
+    standard = PROFILES["standard"]
+    assert make_plan(standard, 1) == make_plan(standard, 1) != make_plan(standard, 2)
+    assert {fault.kind for fault in make_plan(standard, 1).faults} == {*FAULTS, "deploy"}
+    beyond = [
+        fault.seconds for fault in make_plan(standard, 1).faults if fault.kind in ("stop", "cut off", "half-open")
+    ]
+    assert min(beyond) > LEASE
