@@ -71,9 +71,13 @@ class Injector:
     def restart_the_fallen(self) -> None:
         """A worker may end by itself, for instance when it could not reach its broker for too long."""
         for place in self._fleet.places:
-            if place.worker is not None and not place.worker.is_running:
-                self._ledger.note("gone", worker=place.worker.name)
-                self._fleet.replace(place)
+            if place.lock.acquire(blocking=False):  # else a fault is at work there
+                try:
+                    if place.worker is not None and not place.worker.is_running:
+                        self._ledger.note("gone", worker=place.worker.name)
+                        self._fleet.replace(place)
+                finally:
+                    place.lock.release()
 
     def _strike(self, fault: Fault) -> None:
         act = getattr(self, "_" + fault.kind.replace(" ", "_").replace("-", "_"))

@@ -6,6 +6,7 @@ first of the two may or may not exist.
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -71,6 +72,7 @@ class Load(threading.Thread):
         finally:
             for line in self._lines:
                 line.join()
+            gc.collect()  # results that nobody asks for say goodbye to their backend while it is there
 
     # -- publishing ------------------------------------------------------------------------------------------------
 

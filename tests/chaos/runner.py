@@ -94,6 +94,7 @@ def _come_to_rest(fleet: Fleet, limits: Any) -> list[str]:
         )
     found = _under_way(fleet, limits) + [str(finding) for finding in limits.audit()]
     for place in fleet.places:
+        place.wait_ready()  # one that is starting would not leave, but die
         if place.worker is not None and place.worker.is_running:
             place.worker.signal(signal.SIGTERM)
     for worker in [*fleet.ended, *(place.worker for place in fleet.places if place.worker)]:
