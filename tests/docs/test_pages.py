@@ -93,7 +93,11 @@ def test_every_setting_is_in_the_reference_with_a_sentence() -> None:
 
 def test_every_flag_is_in_the_reference_with_its_setting() -> None:
     table = settings_reference.flags_table()
-    for flag, setting in (("store URL", "store_url"), ("lease SECONDS", "lease"), ("metrics-port PORT", "metrics_port")):
+    for flag, setting in (
+        ("store URL", "store_url"),
+        ("lease SECONDS", "lease"),
+        ("metrics-port PORT", "metrics_port"),
+    ):
         assert f"| `--limits-{flag}` | `limits_{setting}` |" in table
 
 
