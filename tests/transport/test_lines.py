@@ -14,6 +14,7 @@ from celery import Celery
 from celery_limits import Concurrency, FloatingConcurrency, Limits, RateLimit
 from celery_limits.publish import links_of
 from celery_limits.store.outcomes import Admitted
+from celery_limits.transport import membership
 from tests.redis_server import RedisServer
 from tests.waiting import wait_until
 
@@ -75,6 +76,18 @@ class World:
                 message.ack()
                 found.append(message)
             return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_lease_left(redis_server: RedisServer) -> Iterator[None]:
+    """Each world has a namespace of its own, and so a lease for what is fetched there."""
+    yield
+    members = list(membership._members.values())
+    for member in members:
+        member._stopped.set()
+    for member in members:
+        member.stop()
+        membership.disown(member)
 
 
 @pytest.fixture
@@ -266,14 +279,16 @@ def test_the_size_of_a_queue_is_what_may_be_fetched(world: World) -> None:
 
 
 def test_sifting(world: World) -> None:
-    """The key filled after they were published: those that are fetched while something had to wait stand in line, in
-    their order, without a way through the worker. A task without limits, and one on a free key, come through."""
+    """The key filled after they were published: those that are fetched while others wait stand in line, in their order,
+    without a way through the worker. A task without limits, and one on a free key, come through."""
     task, plain = world.task(ONE), world.task()
     sent = [task.delay(key="full") for _ in range(30)]
     plain.delay()
     task.delay(key="free")
     assert world.queued() == 32
     world.hold(task, key="full")
+    sent.insert(0, task.delay(key="full"))
+    assert (world.queued(), world.waiting("full")) == (32, 1)
     got: list[Any] = []
     with world.app.connection_for_read() as connection, connection.channel() as channel:
         channel.sift()
@@ -281,7 +296,7 @@ def test_sifting(world: World) -> None:
         with consumer:
             wait_until(lambda: _turn(connection, got, 2), "two come through")
         assert [message.headers["task"] for message in got] == [plain.name, task.name]
-        assert (world.queued(), world.waiting("full")) == (0, 30)
+        assert (world.queued(), world.waiting("full")) == (0, 31)
         for message in got:
             message.ack()
     world.let_go("full")
