@@ -123,7 +123,7 @@ def test_terminated_in_a_green_pool(scene: Scene, acks: str, pool: str) -> None:
 
 def test_soft_time_limit(scene: Scene, acks: str) -> None:
     scene.share("prefork")
-    line = Line(scene, acks, soft_time_limit=1)
+    line = Line(scene, acks, soft_time_limit=4)
     line.one_goes_on()
     line.first.wait(states.FAILURE)
     assert [entry.name for entry in scene.stage.entries() if entry.what == "soft"] == ["first"]
@@ -133,7 +133,7 @@ def test_soft_time_limit(scene: Scene, acks: str) -> None:
 def test_hard_time_limit(scene: Scene, task: str) -> None:
     """It gets SIGTERM, and SIGKILL soon after if it does not heed that."""
     scene.share("prefork")
-    line = Line(scene, task, time_limit=1)
+    line = Line(scene, task, time_limit=4)
     line.one_goes_on()
     line.first.wait(states.FAILURE)
 
@@ -141,7 +141,7 @@ def test_hard_time_limit(scene: Scene, task: str) -> None:
 def test_hard_time_limit_in_a_green_pool(scene: Scene, acks: str) -> None:
     """Of the pools without processes only gevent's knows time limits."""
     scene.share("gevent")
-    line = Line(scene, acks, time_limit=1)
+    line = Line(scene, acks, time_limit=4)  # long enough to start, on a busy machine too
     line.one_goes_on()
     line.first.wait(states.FAILURE)
 
