@@ -28,12 +28,12 @@ from celery.bin.celery import celery
 
 from celery_limits.embedded import EmbeddedRedis
 from tests.docs.blocks import ROOT, Block, Command, blocks_of, commands_of, file_of
-from tests.waiting import DEADLINE, wait_until
+from tests.waiting import wait_until
 
 __all__ = ["Player", "play"]
 
-PATIENCE = 60.0
-"""Seconds for a worker to be ready, or for a program to end, on a machine with much else to do."""
+PATIENCE = 120.0
+"""Seconds for a worker to be ready, for a program to end, or for a page to come true, where much else goes on."""
 READS = frozenset({"list", "show", "explain", "tasks", "check"})
 """Commands that change nothing: what they say may become true in a moment, and they are asked again."""
 
@@ -87,7 +87,9 @@ class Player:
     # -- Redis ------------------------------------------------------------------------------------------------------
 
     def _local(self, text: str) -> str:
-        """The text with this page's own Redis for that of the reader's machine."""
+        """The text with this page's own Redis for that of the reader's machine; and with more time, where a minute to
+        look at a task may be too short."""
+        text = text.replace("time.sleep(60)", "time.sleep(600)")
         if self.redis is None and _LOCAL.search(text):
             self.redis = EmbeddedRedis("private-redis")
             self.redis.start()
@@ -143,7 +145,7 @@ class Player:
             return ended == code and doctest.OutputChecker().check_output(wanted, _plain(said), _FLAGS)
 
         try:
-            wait_until(as_the_page_says, command.text, within=DEADLINE if READS & set(words) else 0.0)
+            wait_until(as_the_page_says, command.text, within=PATIENCE if READS & set(words) else 0.0)
         except AssertionError:
             report = [f"{block}: {command.text}", "-- said", *last, "-- and the page", command.output]
             raise AssertionError("\n".join(report)) from None
