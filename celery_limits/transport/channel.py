@@ -313,14 +313,12 @@ class Channel(redis.Channel):  # type: ignore[misc]
         if not looped or (self._asleep and threading.get_ident() != self._thread):
             self.flush_acks()
 
-    def _basic_cancel(self, consumer_tag: str) -> Any:
+    def _basic_cancel(self, consumer_tag: str) -> None:
         """After the last, no fetch takes acknowledgements along, and a worker leaves the store before it closes us."""
-        answer = super()._basic_cancel(consumer_tag)
+        super()._basic_cancel(consumer_tag)
         if not self._consumers:
             self._acks.extend(self._acking)
-            with suppress(*ERRORS):  # they are kept, and told when the channel closes
-                self.flush_acks()
-        return answer
+            self.flush_acks()
 
     def flush_acks(self) -> None:
         fields = []
@@ -328,11 +326,15 @@ class Channel(redis.Channel):  # type: ignore[misc]
             while True:
                 fields.append(self._acks.popleft())
         if fields:
+            member = self.member
             try:
-                self.courier.acknowledge(self.member.worker, fields)
-            except BaseException:
-                self._acks.extend(fields)
-                raise
+                self.courier.acknowledge(member.worker, fields)
+            except BaseException as error:
+                is_idle = self.closed or not self._consumers
+                if not is_idle or not isinstance(error, ERRORS):
+                    self._acks.extend(fields)
+                    raise
+                member.debts.acknowledge(self.courier, member.worker, fields)
 
     def before_poll(self) -> None:
         if self._acks and (self._asleep or not self._in_poll):
@@ -384,8 +386,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
         try:
             self.flush_acks()
         except ERRORS:
-            member = self.member
-            member.debts.acknowledge(self.courier, member.worker, self._acks)
+            self.member.debts.acknowledge(self.courier, self.member.worker, self._acks)
         if (member := self.__dict__.get("_member")) is not None and member.debts:
             member.debts.try_to_pay(member.worker)  # before older ones go to the front
         try:

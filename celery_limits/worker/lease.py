@@ -104,6 +104,8 @@ class Lease:
         self._stopped.set()
         if self._keeper is not None:
             self._keeper.stop()
+        if self.debts:
+            self.debts.try_to_pay(self.worker)  # or what was done comes again
         self._leave()
         if self._thread is not None:
             self._thread.join(2 * NAP + self._seconds)

@@ -172,6 +172,26 @@ def test_what_still_runs_is_acknowledged_on_its_closed_channel(
         assert channel.basic_get(queue) is None
 
 
+@pytest.mark.parametrize("then", ["it goes on", "it leaves"])
+def test_redis_is_away_when_what_still_ran_is_acknowledged(
+    connect: Connect, redis_server: RedisServer, wire: CuttingProxy, reader: Reader, queue: str, then: str
+) -> None:
+    """It is told when Redis is back, whether its consumer goes on or is about to leave; and does not come again."""
+    put(connect(), queue, 0)
+    [running] = reader.reads(1)
+    [member] = membership._members.values()
+    reader.channel.still_running = lambda: {running.delivery_tag}
+    wire.shut()
+    reader.connection.close()
+    running.ack()
+    wire.reopen()
+    if then == "it leaves":
+        member.stop()
+    wait_until(lambda: not unacked(redis_server), "it is acknowledged")
+    with connect("redis").channel() as channel:
+        assert channel.basic_get(queue) is None
+
+
 def test_a_broadcast_is_not_taken_for_the_last_message(
     connect: Connect, redis_server: RedisServer, reader: Reader, queue: str
 ) -> None:
