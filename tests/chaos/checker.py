@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from tests.chaos.fleet import LEASE
+from tests.chaos.fleet import GRANT, LEASE
 from tests.chaos.history import ENDING, Called, Felt, History, Run
 from tests.chaos.ledger import Line
 from tests.chaos.world import NEW, OLD, rate_of, size_of
@@ -20,6 +20,8 @@ __all__ = ["CHECKS", "Check", "Violation", "check_all", "outstanding"]
 
 SETTLED = 30.0
 """Seconds after which nobody runs any more who was admitted before a limit was lowered."""
+
+REDIS = frozenset({"redis killed", "redis paused", "redis away"})
 
 WAKE = 2 * LEASE
 """Seconds after a kill in which what the dead had may still be on its way back."""
@@ -198,10 +200,12 @@ def _why_again(history: History, call: Called, last: Run) -> str:
             return faults[0].kind
     published = call.published.at if call.published else last.at
     moments = [(call.meant.at, published), *((run.at, run.last + 1) for run in call.runs if run.torn == "Retry")]
-    redis = frozenset({"redis killed", "redis paused", "redis away"})
-    for since, until in moments:
-        if _felt(history, "", since, until, redis):
-            return "published while Redis was away"
+    if any(_felt(history, "", since, until, REDIS) for since, until in moments):
+        return "published while Redis was away"
+    for run in call.runs:
+        told_to_go = _felt(history, run.worker, run.at, last.at, frozenset({"term", "deploy term"}))
+        if run is not last and told_to_go and _felt(history, "", run.last, run.last + WAKE, REDIS):
+            return "Redis was away when its worker, about to go, had to acknowledge it"
     return ""
 
 
@@ -251,6 +255,8 @@ def in_turn(history: History, check: Check) -> None:
             if second.runs[0].at < first.runs[0].at:
                 if _disturbed(history, held[0].last, first.runs[0].at):
                     check.excused["a fault while they were let go"] += 1
+                elif first.runs[0].at - held[0].last > GRANT:
+                    check.excused["its turn was over before a worker took it"] += 1
                 else:
                     check.wrong(f"{second.name} starts before {first.name}", [*first.lines, *second.lines])
 
@@ -299,6 +305,14 @@ def sound_on_the_way(history: History, check: Check) -> None:
                 check.wrong(found, [line])
 
 
+def workers_stay(history: History, check: Check) -> None:
+    """None ends unless it was told to, or killed."""
+    check.looked = len(history.modes)
+    for fault in history.faults:
+        if fault.kind == "gone":
+            check.wrong(f"{fault.worker} ended by itself", [fault.line])
+
+
 CHECKS: dict[str, Callable[[History, Check], None]] = {
     "1 never over": never_over,
     "2 exactly full": exactly_full,
@@ -309,6 +323,7 @@ CHECKS: dict[str, Callable[[History, Check], None]] = {
     "8 in turn": in_turn,
     "9 not before its eta": no_body_before_its_eta,
     "rates": within_the_rate,
+    "workers stay": workers_stay,
 }
 
 

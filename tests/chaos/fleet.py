@@ -28,9 +28,11 @@ from tests.store.cutting_proxy import CuttingProxy
 from tests.waiting import wait_until
 from tests.worker.stage import is_alive
 
-__all__ = ["LEASE", "Fleet", "Place"]
+__all__ = ["FORGET", "GRANT", "LEASE", "Fleet", "Place"]
 
 LEASE = 4.0
+GRANT = 6 * LEASE
+"""Seconds for which a turn is kept while there may be no worker to take it: all of them may be starting."""
 FORGET = 20.0
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0
@@ -156,7 +158,7 @@ class Fleet:
                 "limits_lease": LEASE,
                 "limits_forget": FORGET,
                 "limits_remember": FORGET,
-                "limits_grant_timeout": 3 * LEASE,
+                "limits_grant_timeout": GRANT,
                 "limits_store_timeout": 2.0,
             }
             self.places = [Place(self, number, pool) for number, pool in enumerate(self._pools, 1)]

@@ -11,7 +11,9 @@ from tests.chaos.world import keys_of
 
 __all__ = ["ENDING", "Called", "Felt", "History", "Run", "read"]
 
-ENDING = frozenset({"kill", "kill child", "kill all", "quit", "term twice", "stop", "cut off", "half-open", "lost"})
+ENDING = frozenset(
+    {"kill", "kill child", "kill all", "quit", "term twice", "stop", "cut off", "half-open", "lost", "gone"}
+)
 """What may end bodies, or take from a worker what it has: then what it was at comes again."""
 
 
@@ -93,8 +95,9 @@ def read(lines: list[Line]) -> History:
             _of_a_fault(history, begun, line)
         elif line.what in ("steers", "steered"):
             _of_steering(history, begun, line)
-        elif line.what in ("lost", "losing"):
-            history.faults.append(Felt("lost", line.more["worker"], line.at, line.at, line))
+        elif line.what in ("lost", "losing", "gone"):
+            kind = "gone" if line.what == "gone" else "lost"
+            history.faults.append(Felt(kind, line.more["worker"], line.at, line.at, line))
         elif line.what == "begins":
             history.modes[line.more["worker"]] = line.more["mode"]
         elif line.what == "audit":

@@ -212,6 +212,27 @@ def test_twice_since_the_first_was_killed(tale: Tale) -> None:
     assert tale.excused() == {"again: kill child": 1}
 
 
+def test_twice_since_its_end_could_not_be_told(tale: Tale) -> None:
+    tale.publish("a")
+    run = tale.start("a")
+    tale.fault("redis killed", seconds=1.0)
+    tale.end("a", run)
+    tale.fault("term", "w1@chaos")
+    tale.say("mended", kind="redis killed", worker="", seconds=1.0)
+    tale.live("a", "w2@chaos")
+    assert tale.wrong() == {}
+
+
+def test_twice_although_redis_was_back_when_it_was_told_to_go(tale: Tale) -> None:
+    tale.publish("a")
+    tale.fault("redis killed", seconds=1.0)
+    tale.say("mended", kind="redis killed", worker="", seconds=1.0)
+    tale.live("a")
+    tale.fault("term", "w1@chaos")
+    tale.live("a", "w2@chaos")
+    assert tale.wrong() == {"5 ends once": 1}
+
+
 # -- the others --------------------------------------------------------------------------------------------------
 
 
@@ -248,6 +269,11 @@ def test_faster_than_the_rate(tale: Tale) -> None:
         tale.publish(f"a{n}", names={"api": "1"})
         tale.live(f"a{n}", names={"api": "1"})
     assert set(tale.wrong()) == {"rates"}
+
+
+def test_a_worker_that_ended_by_itself(tale: Tale) -> None:
+    tale.say("gone", worker="w1@chaos")
+    assert tale.wrong() == {"workers stay": 1}
 
 
 def test_an_audit_on_the_way(tale: Tale) -> None:
