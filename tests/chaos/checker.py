@@ -21,6 +21,9 @@ __all__ = ["CHECKS", "Check", "Violation", "check_all", "outstanding"]
 SETTLED = 30.0
 """Seconds after which nobody runs any more who was admitted before a limit was lowered."""
 
+CUT_OFF = frozenset({"stop", "cut off", "half-open", "lost"})
+"""What a worker comes back from: it was taken for dead, and what it had was given to others."""
+
 REDIS = frozenset({"redis killed", "redis paused", "redis away"})
 
 WAKE = 2 * LEASE
@@ -198,6 +201,8 @@ def _why_again(history: History, call: Called, last: Run) -> str:
     for run in call.runs:
         if run is not last and (faults := _felt(history, run.worker, run.at - LEASE, last.at)):
             return faults[0].kind
+    if faults := _felt(history, last.worker, call.meant.at, last.at, CUT_OFF):
+        return f"{faults[0].kind}, with the message in its hands, while another ran it"
     published = call.published.at if call.published else last.at
     moments = [(call.meant.at, published), *((run.at, run.last + 1) for run in call.runs if run.torn == "Retry")]
     if any(_felt(history, "", since, until, REDIS) for since, until in moments):

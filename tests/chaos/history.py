@@ -94,7 +94,7 @@ def read(lines: list[Line]) -> History:
         elif line.what in ("fault", "mended"):
             _of_a_fault(history, begun, line)
         elif line.what in ("steers", "steered"):
-            _of_steering(history, begun, line)
+            _of_steering(history, line)
         elif line.what in ("lost", "losing", "gone"):
             kind = "gone" if line.what == "gone" else "lost"
             history.faults.append(Felt(kind, line.more["worker"], line.at, line.at, line))
@@ -121,15 +121,14 @@ def _of_a_fault(history: History, begun: dict[tuple[str, str], Line], line: Line
         history.deployed = line.at
 
 
-def _of_steering(history: History, begun: dict[tuple[str, str], Line], line: Line) -> None:
-    key, kind = line.more["key"], line.more["kind"]
+def _of_steering(history: History, line: Line) -> None:
+    """Of several at one key the first to be mended is the first that was done: none is taken to be over too early."""
+    steers = history.steers[line.more["key"]]
     if line.what == "steers":
-        begun[kind, key] = line
-        history.steers[key].append((line.at, float("inf"), line.more["size"]))
+        steers.append((line.at, float("inf"), line.more["size"]))
     else:
-        first = begun[kind, key]
-        history.steers[key].remove((first.at, float("inf"), first.more["size"]))
-        history.steers[key].append((first.at, line.at, first.more["size"]))
+        under_way = next(steer for steer in steers if steer[1] == float("inf"))
+        steers[steers.index(under_way)] = (under_way[0], line.at, under_way[2])
 
 
 def _of_a_call(history: History, runs: dict[str, Run], line: Line) -> None:

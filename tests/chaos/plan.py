@@ -26,8 +26,8 @@ class Profile:
 
 PROFILES = {
     "smoke": Profile("smoke", 28, ("prefork", "threads", "prefork"), 8, 1.6),
-    "standard": Profile("standard", 600, ("prefork", "threads", "prefork", "threads"), 9, 2.2),
-    "long": Profile("long", 3600, ("prefork", "threads", "prefork", "threads"), 9, 2.2),
+    "standard": Profile("standard", 600, ("prefork", "threads", "prefork", "threads"), 5, 2.2),
+    "long": Profile("long", 3600, ("prefork", "threads", "prefork", "threads"), 5, 2.2),
 }
 
 

@@ -154,6 +154,15 @@ def test_a_raised_limit_is_in_force_while_it_is_raised(tale: Tale) -> None:
     assert tale.wrong() == {"1 never over": 1}
 
 
+def test_two_raise_it_at_once(tale: Tale) -> None:
+    for size in (2, 3):
+        tale.say("steers", kind="resize", key=f"tenant:{NARROW}", size=size)
+    tale.say("steered", kind="resize", key=f"tenant:{NARROW}")
+    two_at_once(tale)
+    tale.say("steered", kind="resize", key=f"tenant:{NARROW}")
+    assert tale.wrong() == {}
+
+
 # -- nothing lost ------------------------------------------------------------------------------------------------
 
 
@@ -210,6 +219,15 @@ def test_twice_since_the_first_was_killed(tale: Tale) -> None:
     tale.fault("kill child", "w1@chaos")
     tale.live("a", "w2@chaos")
     assert tale.excused() == {"again: kill child": 1}
+
+
+def test_twice_since_one_came_back_with_the_message_in_its_hands(tale: Tale) -> None:
+    tale.publish("a")
+    tale.fault("stop", "w1@chaos", 8.0)
+    tale.live("a", "w2@chaos")
+    tale.say("mended", kind="stop", worker="w1@chaos", seconds=8.0)
+    tale.live("a", "w1@chaos")
+    assert tale.wrong() == {}
 
 
 def test_twice_since_its_end_could_not_be_told(tale: Tale) -> None:
