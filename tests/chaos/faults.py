@@ -1,7 +1,8 @@
 """The injector: does to workers, to Redis and to the wires between them what the plan says, and mends it again.
 
 Each fault runs in a thread of its own, for some last. One that needs a worker takes a place where no other fault is at
-work; where there is none it waits for one. What was done, to whom and for how long is in the ledger.
+work; where there is none it waits for one, and if need be in vain. What was done, to whom and for how long is in the
+ledger.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ HARD = frozenset({"kill", "kill child", "kill all"})
 """What ends a process without a word."""
 
 
+PATIENCE = 30.0
+"""Seconds for which a fault waits for a worker that is worth it: many that wait would let none do any work."""
+
+
 class TooLate(Exception):
-    """No worker was ready for the fault before the end."""
+    """No worker was ready for the fault, for long or before the end."""
 
 
 class Injector:
@@ -94,14 +99,15 @@ class Injector:
         """With a worker that is ready; a fault that finds none before the end is over is not struck."""
         places = self._fleet.places
         order = places[int(fault.whom * len(places)) :] + places[: int(fault.whom * len(places))]
-        while not self.over.is_set():
+        given_up = time.monotonic() + PATIENCE
+        while not self.over.is_set() and time.monotonic() < given_up:
             self.restart_the_fallen()
             for place in order:
                 if place.lock.acquire(blocking=False):
                     try:
-                        assert place.worker is not None
-                        if place.worker.is_ready:
+                        if place.has_been_ready(self._plan.profile.calm):
                             yield place
+                            place.calm_down()
                             return
                     finally:
                         place.lock.release()

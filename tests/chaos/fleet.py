@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
@@ -54,6 +55,7 @@ class Worker:
             )  # fmt: skip
         self.pid = self._process.pid
         self.family = {self.pid}
+        self._was_ready = False
 
     @property
     def is_running(self) -> bool:
@@ -61,7 +63,9 @@ class Worker:
 
     @property
     def is_ready(self) -> bool:
-        return self.is_running and f"{self.name} ready".encode() in self.log_file.read_bytes()
+        if not self._was_ready:
+            self._was_ready = f"{self.name} ready".encode() in self.log_file.read_bytes()
+        return self._was_ready and self.is_running
 
     def children(self) -> list[int]:
         try:
@@ -106,7 +110,7 @@ class Place:
         self.wire = CuttingProxy(fleet.redis.socket, str(fleet.directory / f"wire{number}"))
         self.lock = threading.Lock()
         self.worker: Worker | None = None
-        self._fleet, self._count = fleet, 0
+        self._fleet, self._count, self._ready_since = fleet, 0, float("inf")
 
     @property
     def mode(self) -> str:
@@ -115,6 +119,7 @@ class Place:
 
     def start(self) -> Worker:
         self._count += 1
+        self._ready_since = float("inf")
         fleet = self._fleet
         mine = {"broker_url": fleet.url(self.wire.path), "limits_on_lost_lease": self.mode}
         name = f"w{self.number}.{self._count}"
@@ -122,6 +127,16 @@ class Place:
         self.worker = Worker(name, {**fleet.conf, **mine}, fleet.directory, *options)
         fleet.ledger.note("begins", worker=self.worker.name, pool=self.pool, mode=self.mode)
         return self.worker
+
+    def has_been_ready(self, seconds: float) -> bool:
+        if self.worker is None or not self.worker.is_ready:
+            self._ready_since = float("inf")
+        else:
+            self._ready_since = min(self._ready_since, time.monotonic())
+        return time.monotonic() - self._ready_since >= seconds
+
+    def calm_down(self) -> None:
+        self._ready_since = float("inf")
 
     def wait_ready(self) -> None:
         """Or gone: then whoever looks after the fleet starts another."""

@@ -14,20 +14,22 @@ __all__ = ["FAULTS", "PROFILES", "Call", "Fault", "Plan", "Profile", "make_plan"
 
 @dataclass(frozen=True)
 class Profile:
-    """Times are seconds. `rate` is calls a second, `pause` the mean time between two faults."""
+    """Times are seconds. `rate` is calls a second, `pause` the mean time between two faults; a worker is left in peace
+    for at least `calm`, or it would never get to work."""
 
     name: str
     seconds: float
     pools: tuple[str, ...]
     rate: float
     pause: float
+    calm: float
     first: float = 2.0
 
 
 PROFILES = {
-    "smoke": Profile("smoke", 28, ("prefork", "threads", "prefork"), 8, 1.6),
-    "standard": Profile("standard", 600, ("prefork", "threads", "prefork", "threads"), 5, 2.2),
-    "long": Profile("long", 3600, ("prefork", "threads", "prefork", "threads"), 5, 2.2),
+    "smoke": Profile("smoke", 28, ("prefork", "threads", "prefork"), 8, 1.6, 0.5),
+    "standard": Profile("standard", 600, ("prefork", "threads", "prefork", "threads"), 5, 2.2, 3.0),
+    "long": Profile("long", 3600, ("prefork", "threads", "prefork", "threads"), 5, 2.2, 3.0),
 }
 
 
