@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -98,7 +99,13 @@ class Command:
             encoding="utf-8",
             timeout=PATIENCE,
             dimensions=(LINES, COLUMNS),
+            preexec_fn=_heed_ctrl_c,
         )
+
+
+def _heed_ctrl_c() -> None:
+    """A job in the background of a shell without job control ignores it, and so does whatever it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _checked(said: Said, code: int) -> Said:
