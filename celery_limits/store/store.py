@@ -159,6 +159,7 @@ class Store:
         expires: int | None = None,
         late: bool = False,
         field: str = "",
+        arrival: int = 0,
     ) -> Admission:
         """A delivered message asks to run.
 
@@ -167,7 +168,7 @@ class Store:
         itself; without one it goes through the outbox. `rank` orders the lines: lower starts first, 0 to 255.
         `late`: the broker keeps the message until the body has ended. `cut`: see include/payload.lua. `field`: the
         message is the store's own delivery to this worker (see fetch.lua), so it need not be passed, and is
-        acknowledged in the same step when it is parked.
+        acknowledged in the same step when it is parked. `arrival`: its place in line, where that was given before.
         """
         task_id, _, nonce = ticket.rpartition(".")
         if (
@@ -183,7 +184,8 @@ class Store:
         rest = record_rest(
             chain, rank=rank, delivery=delivery, queue=queue, until=until, since=since, late=late, cut=cut
         )
-        return cast(Admission, self._run("admit", task_id, nonce, worker, until, message, rest, field, *fields))
+        came = str(arrival) if arrival else ""
+        return cast(Admission, self._run("admit", task_id, nonce, worker, until, message, rest, field, came, *fields))
 
     def release(self, ticket: str, worker: str, fence: int, *, back: bool = False) -> Release:
         """What ran has ended; with `back` it goes back to its queue, to be walked again in its old place."""

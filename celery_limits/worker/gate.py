@@ -235,6 +235,7 @@ class Gate:
                 cut=cut,
                 queue=queue,
                 field=field,
+                arrival=0 if plan.header.at or not self._trust else plan.header.fence,
                 rank=_rank(request, self._worker.app),
                 expires=microseconds(request.expires.timestamp()) if request.expires else None,
                 late=bool(request.task.acks_late),

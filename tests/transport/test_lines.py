@@ -287,7 +287,7 @@ def test_sifting(world: World) -> None:
     task.delay(key="free")
     assert world.queued() == 32
     world.hold(task, key="full")
-    sent.insert(0, task.delay(key="full"))
+    sent.append(task.delay(key="full"))
     assert (world.queued(), world.waiting("full")) == (32, 1)
     got: list[Any] = []
     with world.app.connection_for_read() as connection, connection.channel() as channel:

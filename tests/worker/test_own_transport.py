@@ -190,3 +190,19 @@ def test_a_live_worker_keeps_what_it_has_for_many_leases(scene: Scene, pool: str
         one.get()
     assert list(scene.stage.names()) == ["first", "second"]
     end_with_the_far_one(scene, keeper)
+
+
+@pytest.mark.parametrize("pool", BOTH)
+def test_they_start_in_the_order_in_which_they_were_published(scene: Scene, pool: str) -> None:
+    """The first are in the queue, since their key was free; the others went straight into the line."""
+    names = [f"{number:02}" for number in range(12)]
+    sent = [scene.send("early.quick", name) for name in names[:6]]
+    scene.limits.pause(scene.key)
+    sent += [scene.send("early.quick", name) for name in names[6:]]
+    scene.wait_parked(6)
+    scene.start(pool)
+    scene.wait_parked(12)
+    scene.limits.resume(scene.key)
+    for each in sent:
+        each.get()
+    assert [entry.name for entry in scene.stage.starts()] == names

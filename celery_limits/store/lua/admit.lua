@@ -3,7 +3,8 @@
 -- KEYS  the namespace
 -- ARGV  now, task id, nonce, worker, when it expires or '', message, the rest of its record (rank, delivery, queue, expires,
 --       since, late, cut, links), the field of its delivery in unacked:<worker> or '' (then no message is passed: it is there,
---       and what is parked or dropped is acknowledged in the same step), then its links as in include/record.lua
+--       and what is parked or dropped is acknowledged in the same step), its arrival if that was given when it was published or
+--       '', then its links as in include/record.lua
 -- Outcomes, each with its detail
 --   admitted   fence             all slots are held; the body may run on this worker. One that has waited: { fence, the lines it
 --                                stood in as in include/decode.lua, microseconds since it was granted or '' }
@@ -17,7 +18,7 @@
 -- include base clock record hold rate walk
 
 local task, nonce, worker, expires, rest = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[7]
-local t = { id = task .. '.' .. nonce, at = 1, reached = 1, base = 9, n = (#ARGV - 8) / WIDTH, links = ARGV }
+local t = { id = task .. '.' .. nonce, at = 1, reached = 1, base = 10, n = (#ARGV - 9) / WIDTH, links = ARGV }
 local name = P .. 'task:' .. task
 
 if t.n < 1 or t.n % 1 ~= 0 then return { 'corrupt', 'no links' } end -- which never means no limits
@@ -25,7 +26,7 @@ if not call('ZSCORE', P .. 'worker:' .. worker, '!') then return { 'lost', '' } 
 local record = call('HGET', name, nonce)
 local notes, floating = { P .. 'cancelled:' .. task }, false
 for i = 1, t.n do
-  local o = 4 + i * WIDTH
+  local o = 5 + i * WIDTH
   notes[i + 1] = P .. 'note:' .. ARGV[o + KEY]
   floating = floating or ARGV[o] == 'f'
 end
@@ -35,7 +36,8 @@ local here = field == '' or call('HEXISTS', unacked, field) == 1 -- else it was 
 if in_time and here and not record and not floating and call('EXISTS', unpack(notes)) == 0 and survey(t) > t.n then
   local fence, past = serial(), t.n + 1
   take(t, past)
-  local head = 'running\t' .. worker .. '\t' .. fence .. '\t0\t' .. fence .. '\t' .. past .. '\t' .. past .. '\t\t\t'
+  local came = ARGV[9] == '' and fence or ARGV[9]
+  local head = 'running\t' .. worker .. '\t' .. fence .. '\t0\t' .. came .. '\t' .. past .. '\t' .. past .. '\t\t\t'
   call('HSET', name, nonce, head .. rest)
   call('ZADD', P .. 'worker:' .. worker, fence, t.id)
   return fence -- a number says `admitted` without the cost of a table
@@ -47,7 +49,7 @@ end
 tick()
 t = decode(task, nonce, 'running\t' .. worker .. '\t0\t0\t0\t1\t1\t\t\t' .. rest)
 if not t then return { 'corrupt', 'unreadable arguments' } end
-t.message, t.arrival = ARGV[6], NEWEST
+t.message, t.arrival = ARGV[6], math.min(tonumber(ARGV[9]) or NEWEST, NEWEST)
 if field ~= '' then t.message = delivered(worker, field) end
 
 -- accept(answer): the store has the message now, so the delivery is done with.

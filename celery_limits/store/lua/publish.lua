@@ -4,18 +4,19 @@
 -- ARGV  now, queue, list, message; then, where it is limited and may start at once: task id, nonce, the rest of its record as for
 --       admit, and its links as in include/record.lua
 -- Returns  0 in the queue, 1 in the line
--- include base ring record
+-- include base ring record arrival
 
-local queue, list = ARGV[2], ARGV[3]
+local queue, list, text = ARGV[2], ARGV[3], ARGV[4]
 
 local function enqueue()
-  call('LPUSH', list, ARGV[4])
+  call('LPUSH', list, text)
   ring_for(queue)
   return 0
 end
 
 local L = 8
 if #ARGV < L then return enqueue() end
+text = numbered(text)
 local quick = ARGV[L] == 'c' and call('EXISTS', P .. 'note:' .. ARGV[L + KEY]) == 0
 if quick and call('SCARD', P .. 'hold:' .. ARGV[L + KEY]) + ARGV[L + WEIGHT] <= tonumber(ARGV[L + SIZE]) then
   return enqueue()
@@ -25,6 +26,6 @@ end
 
 tick()
 local t = decode(ARGV[5], ARGV[6], 'waiting\t\t0\t0\t0\t1\t1\town\t\t' .. ARGV[7])
-if not t or not stand(t, ARGV[4]) then return enqueue() end
+if not t or not stand(t, text) then return enqueue() end
 ring_bell()
 return 1

@@ -4,7 +4,7 @@
 -- KEYS  the namespace
 -- ARGV  now, worker; then for each: field, task id, nonce, the rest of its record as for admit
 -- Returns  the fields of those that stand in line now
--- include base clock number record hold rate walk note decode line ring alarm floating move wake delivery stand
+-- include base clock number record hold rate walk note decode line ring alarm floating move wake delivery arrival stand
 
 tick()
 local standing = {}
