@@ -330,8 +330,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
             try:
                 self.courier.acknowledge(member.worker, fields)
             except BaseException as error:
-                is_idle = self.closed or not self._consumers
-                if not is_idle or not isinstance(error, ERRORS):
+                if not isinstance(error, ERRORS) or (self._consumers and not self._closing):
                     self._acks.extend(fields)
                     raise
                 member.debts.acknowledge(self.courier, member.worker, fields)
@@ -383,10 +382,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
         self._in_poll = None  # nothing can be lost by not waiting for the bell
         self._lose_sight()
         self._acks.extend(self._acking)
-        try:
-            self.flush_acks()
-        except ERRORS:
-            self.member.debts.acknowledge(self.courier, self.member.worker, self._acks)
+        self.flush_acks()
         if (member := self.__dict__.get("_member")) is not None and member.debts:
             member.debts.try_to_pay(member.worker)  # before older ones go to the front
         try:
