@@ -119,7 +119,8 @@ def _under_way(fleet: Fleet, limits: Any) -> list[str]:
 
 
 def _in_the_broker(fleet: Fleet) -> list[str]:
-    """Queues are lists; what is bound to which exchange stays."""
+    """Queues and the like. What is bound to which exchange stays; a lock of kombu's whose owner was killed goes by
+    itself in five minutes."""
     with fleet.redis.client() as client:
         names = [name.decode() for name in client.scan_iter(count=1000)]
-    return [f"broker: {name}" for name in names if not name.startswith(("limits:", "_kombu.binding"))]
+    return [f"broker: {name}" for name in names if not name.startswith(("limits:", "_kombu.binding", "unacked_mutex"))]
