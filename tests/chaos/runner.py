@@ -115,6 +115,11 @@ def _under_way(fleet: Fleet, limits: Any) -> list[str]:
             left += [f"{name} {member.decode()}" for member in client.zrange(raw, 0, -1) if member != b"!"]
         elif name not in ("leases", "pulse"):
             left.append(name)
+    leases = client.zcard(f"{limits.store.prefix}leases")
+    if leases > len(
+        fleet.places
+    ):  # the dead are given time after an outage, and the last to leave would not wait for it
+        left.append(f"{leases} leases of {len(fleet.places)} workers")
     return left + _in_the_broker(fleet)
 
 
