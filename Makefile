@@ -24,8 +24,6 @@ demo: $(DEMO_STAMP) ## three tenants, two workers, one of them killed, and a ver
 test: lint unit ## lint, check the types, run the tests
 
 test-all: test on-transport docs ## what CI runs
-	@echo "== chaos, a minute of it"
-	@$(BIN)/python -m tests.chaos --profile smoke --seed 1
 
 on-transport: $(STAMP) ## the worker's tests once more, on our own transport
 	@echo "== pytest tests/worker on limits+redis://"
