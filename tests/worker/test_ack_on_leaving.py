@@ -11,7 +11,7 @@ from tests.worker.harness import Scene
 
 
 @pytest.mark.parametrize("task", ["late", "free"])
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "eventlet"])
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_what_ends_in_a_warm_shutdown_is_acknowledged(scene: Scene, broker: RedisServer, pool: str, task: str) -> None:
     """The event loop, which brings acknowledgements on their way, has stopped by then."""
     scene.configure(broker_url=f"limits+redis+socket://{broker.socket}", task_acks_late=True)
