@@ -269,7 +269,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
 
     def _deliver_one(self, field: str, queue: str, payload: bytes) -> None:
         self._queue_cycle.rotate(queue)
-        if queue not in self.connection._callbacks:  # cancelled meanwhile
+        if self._closing or queue not in self.connection._callbacks:  # cancelled meanwhile: it must not begin here
             return self.give_back([field], "front")
         try:
             raw = read(payload)

@@ -117,6 +117,19 @@ def test_a_closed_channel_gives_back_in_order_and_says_so(connect: Connect, queu
     assert [bool(message.delivery_info.get("redelivered")) for message in got] == [True] * 3 + [False] * 2
 
 
+def test_what_a_closing_channel_still_fetched_does_not_begin_there(connect: Connect, queue: str) -> None:
+    """The fetch is under way when it is closed: what that brings goes back, and to nobody's callback."""
+    put(connect(), queue, 1, 2)
+    ours, got = connect(), []
+    channel = ours.channel()
+    queues = [Queue(queue, Exchange(""), routing_key=queue)]
+    Consumer(channel, queues, on_message=got.append, auto_declare=False).consume()
+    ours.transport.cycle.on_poll_start()
+    channel.close()
+    assert got == []
+    assert take_all(connect(), queue) == [1, 2]
+
+
 def test_rejected_and_requeued_comes_again_behind_the_others(connect: Connect, queue: str) -> None:
     put(connect(), queue, 1, 2)
     ours = connect()
