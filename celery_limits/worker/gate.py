@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 from celery.utils.log import get_logger
 from celery.worker.state import task_ready
 
-from celery_limits.chain import Link
-from celery_limits.errors import CorruptChain, LimitError, shorten
-from celery_limits.publish import MAPS, links_of
+from celery_limits.errors import LimitError
+from celery_limits.publish import MAPS
 from celery_limits.store import Store, StoreBroken, StoreError
 from celery_limits.store.outcomes import (
     QUIET,
@@ -37,24 +36,22 @@ from celery_limits.store.outcomes import (
     Revoked,
 )
 from celery_limits.store.policy import microseconds
-from celery_limits.transport.channel import QUEUE_MARK
 from celery_limits.transport.lines import RAW
-from celery_limits.trust import lowered
-from celery_limits.wire import HEADER, Header, derived_ticket, read_header, task_id_of, ticket_in
+from celery_limits.wire import HEADER
 
 from .envelope import pack
 from .events import announce, listening
 from .exits import GONE_CHECK, Holding, Ledger, Releaser
 from .lease import Lease
 from .measuring import measure_admission, measure_end
+from .plan import Plan, plan_of, queue_of, rank_of
 
-__all__ = ["Gate", "NotNow", "Plan"]
+__all__ = ["Gate", "NotNow"]
 
 logger = get_logger(__name__)
 
 WORKER_HEADER = "limits_worker"
 ASKED_FOR = "limits_ticket"
-MAX_RANK = 255
 
 
 class NotNow(BaseException):
@@ -70,60 +67,12 @@ def _quiet(pool_cls: Any) -> type[NotNow]:
     return type("NotNow", (NotNow, GreenletExit), {})
 
 
-class Plan(NamedTuple):
-    """What the gate knows of a request before it asks."""
-
-    ticket: str
-    header: Header
-    links: tuple[Link, ...]
-
-
 class PutOff(NamedTuple):
     """A delivery that waits for the store. `widened` is the prefetch count that was raised for it."""
 
     request: Any
     ticket: str
     widened: Any
-
-
-def plan_of(request: Any, *, trust: bool = True) -> Plan | None:
-    """The chain of a request; None if it has no limits. Raises a `LimitError` for one that can't be understood.
-
-    Without `trust` the header only lowers what the task declares here.
-    """
-    raw = request.request_dict.get(HEADER)
-    header = None if raw is None else _own_header(request, raw)
-    if header is not None and trust:
-        return _plan(request, header, header.links)
-    links = links_of(request.app, request.task.name, request.args, request.kwargs)
-    if links is None:
-        return None
-    if header is not None:
-        return _plan(request, header, lowered(links, header.links))
-    retries = request.request_dict.get("retries")
-    tag = request.message.properties.get("delivery_tag")  # kombu's own brokers make one at publish
-    ticket = derived_ticket(request.id, request.message.body, retries, request.request_dict.get("eta"), tag)
-    return _plan(request, Header(ticket=ticket, links=links), links)
-
-
-def _own_header(request: Any, raw: object) -> Header:
-    """A ticket is good for its own task alone: nobody may wait, run or release under another's name."""
-    header = read_header(raw)
-    if task_id_of(header.ticket) != request.id:
-        raise CorruptChain(f"corrupt limits header: the ticket {shorten(header.ticket)} is not one of this task")
-    return header
-
-
-def _plan(request: Any, header: Header, links: tuple[Link, ...]) -> Plan:
-    """Position, held keys and fence in the header are for people: what a ticket holds is in the store."""
-    if links is not header.links:
-        header = Header.fresh(header.ticket, links)
-    return Plan(ticket_in(header.ticket, queue_of(request)), header, links)
-
-
-def queue_of(request: Any) -> str:
-    """The one queue that the message came from (see `steps.QueueMarks`)."""
-    return getattr(request.message, QUEUE_MARK, None) or request.delivery_info["routing_key"] or ""
 
 
 class Gate:
@@ -236,7 +185,7 @@ class Gate:
                 queue=queue,
                 field=field,
                 arrival=0 if plan.header.at or not self._trust else plan.header.fence,
-                rank=_rank(request, self._worker.app),
+                rank=rank_of(request, self._worker.app),
                 expires=microseconds(request.expires.timestamp()) if request.expires else None,
                 late=bool(request.task.acks_late),
             )
@@ -402,14 +351,3 @@ class Gate:
                 release()
         finally:
             local.busy = False
-
-
-def _rank(request: Any, app: Any) -> int:
-    """Celery's priority as a rank, lower first: on Redis 0 is the highest priority, on AMQP the lowest."""
-    priority = request.delivery_info.get("priority")
-    if priority is None:
-        priority = app.conf.task_default_priority or 0
-    rank = int(priority)
-    if request.message.channel is not None and not hasattr(request.message.channel, "priority_steps"):
-        rank = MAX_RANK - rank
-    return min(max(rank, 0), MAX_RANK)

@@ -20,7 +20,7 @@ from celery_limits.chain import ConcurrencyLink, FloatingLink
 from celery_limits.errors import CorruptChain, LimitError
 from celery_limits.publish import links_of
 from celery_limits.wire import Header, read_header
-from celery_limits.worker.gate import Plan, plan_of
+from celery_limits.worker.plan import Plan, plan_of
 from tests.fuzz.budget import budget
 
 APP: Any = Celery("fuzz", set_as_current=False)
