@@ -101,7 +101,10 @@ class RedisServer:
         """Start it and wait until it answers, loading its data included."""
         assert self._process is None, f"{self!r} is running already"
         settings = {"port": 0, "dir": self.directory, "unixsocket": self.socket, **self.options}
-        arguments = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+        arguments: list[str] = []
+        for name, value in settings.items():  # Redis 6.2 takes several values as several arguments only
+            values = str(value).split() if name == "replicaof" else [str(value)]
+            arguments += [f"--{name.replace('_', '-')}", *values]
         with open(self.directory / "redis.log", "ab") as log:
             self._process = subprocess.Popen(
                 [self.binary, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
