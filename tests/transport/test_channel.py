@@ -120,7 +120,8 @@ def test_a_closed_channel_gives_back_in_order_and_says_so(connect: Connect, queu
 def test_what_a_closing_channel_still_fetched_does_not_begin_there(connect: Connect, queue: str) -> None:
     """The fetch is under way when it is closed: what that brings goes back, and to nobody's callback."""
     put(connect(), queue, 1, 2)
-    ours, got = connect(), []
+    got: list[Any] = []
+    ours = connect()
     channel = ours.channel()
     queues = [Queue(queue, Exchange(""), routing_key=queue)]
     Consumer(channel, queues, on_message=got.append, auto_declare=False).consume()
@@ -284,7 +285,8 @@ def test_a_message_that_is_no_json_does_not_stop_the_others(
 
 def test_a_callback_that_fails_costs_the_others_nothing(connect: Connect, queue: str) -> None:
     put(connect(), queue, *range(4))
-    ours, got = connect(), []
+    got: list[Any] = []
+    ours = connect()
     channel = ours.channel()
 
     def on_message(message: Any) -> None:
