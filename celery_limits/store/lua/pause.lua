@@ -8,9 +8,9 @@
 tick()
 local key = ARGV[2]
 if ARGV[3] == '1' then
-  call('HSET', P .. 'note:' .. key, 'paused', whole(now))
+  write_note('HSET', key, 'paused', whole(now))
   return { 'paused', '' }
 end
-call('HDEL', P .. 'note:' .. key, 'paused')
+write_note('HDEL', key, 'paused')
 freed[1] = key
 return reply('resumed')

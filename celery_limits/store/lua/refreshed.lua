@@ -14,16 +14,15 @@ local worker, key, token, size = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local special = note(key)
 if not special or special['f.token'] ~= token or special['f.claim'] ~= worker then return { 'stale', '' } end
 local every, fails = tonumber(special['f.every']), tonumber(special['f.fails'] or 0)
-local name = P .. 'note:' .. key
 call('ZREM', P .. 'worker:' .. worker, 'refresh\t' .. key)
-call('HDEL', name, 'f.claim', 'f.token', 'f.lapse')
+write_note('HDEL', key, 'f.claim', 'f.token', 'f.lapse')
 if size ~= '' then
-  call('HSET', name, 'f.size', size, 'f.fresh', whole(now + every), 'f.fails', '0')
+  write_note('HSET', key, 'f.size', size, 'f.fresh', whole(now + every), 'f.fails', '0')
 else
   fails = fails + 1
-  call('HSET', name, 'f.fresh', whole(now + math.min(every * 2 ^ (fails - 1), LONGEST_WAIT)), 'f.fails', fails)
+  write_note('HSET', key, 'f.fresh', whole(now + math.min(every * 2 ^ (fails - 1), LONGEST_WAIT)), 'f.fails', fails)
 end
-alarm('refresh', key, call('HGET', name, 'f.fresh'))
+alarm('refresh', key, note(key)['f.fresh'])
 freed[1] = key
 if size ~= '' then return reply('refreshed', size) end
 return reply('failed', fails)

@@ -8,9 +8,9 @@
 tick()
 local key, field, value = ARGV[2], ARGV[3], ARGV[4]
 if value == '' then
-  call('HDEL', P .. 'note:' .. key, 'size', 'rate')
+  write_note('HDEL', key, 'size', 'rate')
 else
-  call('HSET', P .. 'note:' .. key, field, value)
+  write_note('HSET', key, field, value)
 end
 freed[1] = key
 return reply('resized')

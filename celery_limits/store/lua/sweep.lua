@@ -65,7 +65,7 @@ function ring.refresh(key)
     local idle = tonumber(special['f.fresh'] or 0) + setting('forget')
     if idle > now then return alarm('refresh', key, idle) end
     for field in pairs(special) do
-      if string.find(field, '^f%.') then call('HDEL', P .. 'note:' .. key, field) end
+      if string.find(field, '^f%.') then write_note('HDEL', key, field) end
     end
   end
 end

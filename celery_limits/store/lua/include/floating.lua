@@ -4,7 +4,7 @@
 -- floats(t, o): a link leaves behind what a sweep must know to have its key refreshed.
 local function floats(t, o)
   local every, name = string.match(t.links[o + EXTRA], '^%S+ (%S+) (.*)$')
-  call('HSET', P .. 'note:' .. t.links[o + KEY], 'f.every', every, 'f.name', name)
+  write_note('HSET', t.links[o + KEY], 'f.every', every, 'f.name', name)
 end
 
 local function fresh(special)
@@ -18,7 +18,7 @@ end
 -- ask(key, special, worker): the worker is to refresh the key; nobody else will until it answers, dies or takes too long.
 local function ask(key, special, worker)
   local token, lapse = serial(), whole(now + setting('refresh'))
-  call('HSET', P .. 'note:' .. key, 'f.claim', worker, 'f.token', token, 'f.lapse', lapse)
+  write_note('HSET', key, 'f.claim', worker, 'f.token', token, 'f.lapse', lapse)
   call('ZADD', P .. 'worker:' .. worker, token, 'refresh\t' .. key)
   alarm('refresh', key, lapse)
   return { key, token, special['f.name'] or '' }
@@ -27,6 +27,6 @@ end
 -- unclaim(key, worker): a refresh that will not be answered, unless another worker has been asked since.
 local function unclaim(key, worker)
   if call('HGET', P .. 'note:' .. key, 'f.claim') ~= worker then return end
-  call('HDEL', P .. 'note:' .. key, 'f.claim', 'f.token', 'f.lapse')
+  write_note('HDEL', key, 'f.claim', 'f.token', 'f.lapse')
   alarm('refresh', key, now)
 end

@@ -19,9 +19,12 @@ local function line(class, key)
   return P .. 'line:' .. class .. ':' .. key
 end
 
--- heads(key, special): the first of each class, in order: { id, order, class }.
+-- heads(key, special): the first of each class, in order: { id, order, class }. They are kept beside the note, and go with it.
+local ranked = setmetatable({}, { __mode = 'k' })
 local function heads(key, special)
-  local found = {}
+  local found = ranked[special]
+  if found then return found end
+  found = {}
   for field in pairs(special) do
     local class = string.match(field, '^class:(.*)')
     local first = class and call('ZRANGE', line(class, key), 0, 0, 'WITHSCORES')
@@ -30,6 +33,7 @@ local function heads(key, special)
     end
   end
   table.sort(found, function(a, b) return a.order < b.order end)
+  ranked[special] = found
   return found
 end
 
@@ -80,15 +84,16 @@ local function join_line(t)
   local o = at(t, t.at)
   local class, key = class_of(t, o), t.links[o + KEY]
   call('ZADD', line(class, key), whole(order(t)), t.id)
-  call('HSET', P .. 'note:' .. key, 'class:' .. class, '1')
+  write_note('HSET', key, 'class:' .. class, '1')
 end
 
 -- strike(class, key, id): takes a member out of a line; the last one takes the line's traces along.
 local function strike(class, key, id)
   call('ZREM', line(class, key), id)
+  as_read[key] = nil
   if call('EXISTS', line(class, key)) == 1 then return end
-  call('HDEL', P .. 'note:' .. key, 'class:' .. class)
-  if not waited(note(key)) then call('HDEL', P .. 'note:' .. key, 'pace', 'paced') end
+  write_note('HDEL', key, 'class:' .. class)
+  if not waited(note(key)) then write_note('HDEL', key, 'pace', 'paced') end
 end
 
 -- leave_line(t): whoever stood behind it may be able to go now.

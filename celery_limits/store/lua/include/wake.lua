@@ -35,9 +35,10 @@ end
 local function pace(key, special)
   local last, mean = tonumber(special.paced), tonumber(special.pace)
   if last then mean = mean and mean * 0.8 + (now - last) * 0.2 or now - last end
-  if waited(note(key)) then
-    call('HSET', P .. 'note:' .. key, 'paced', whole(now), 'pace', mean and whole(mean) or '')
-  end
+  local left = note(key)
+  if not waited(left) then return end
+  left.paced, left.pace = whole(now), mean and whole(mean) or '' -- nothing else of it changes: it need not be read again
+  call('HSET', P .. 'note:' .. key, 'paced', left.paced, 'pace', left.pace)
 end
 
 -- move_on(key, head): true when the head of a line has left it, on its way or for good.
@@ -66,15 +67,28 @@ local function move_on(key, head, special)
   return true
 end
 
+-- done_with(key, from): it need not be woken for what was freed since. When wake(key) ends, nobody who waits there can go on.
+local function done_with(key, from)
+  local kept = from
+  for i = from + 1, #freed do
+    local other = freed[i]
+    freed[i] = nil
+    if other ~= key then
+      kept = kept + 1
+      freed[kept] = other
+    end
+  end
+end
+
 wake = function(key)
-  local moved = true
+  local moved, from = true, #freed
   while moved do
     local special = note(key)
-    if not special or special.paused then return end
+    if not special or special.paused then break end
     if budget == 0 then
       alarm('wake', key, now)
       more = 1
-      return
+      break
     end
     moved = false
     for _, head in ipairs(heads(key, special)) do
@@ -84,6 +98,7 @@ wake = function(key)
       end
     end
   end
+  done_with(key, from)
 end
 
 -- One damaged key must not keep the waiters of another from being woken: what is wrong with it is set aside for the audit.
