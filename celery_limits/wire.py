@@ -38,6 +38,7 @@ __all__ = [
     "Stamp",
     "derived_ticket",
     "new_ticket",
+    "queue_mark",
     "read_header",
     "task_id_of",
     "ticket_in",
@@ -240,12 +241,12 @@ def derived_ticket(task_id: str, body: bytes | memoryview | str, *marks: str | i
 def ticket_in(ticket: str, queue: str) -> str:
     """The ticket of a message's copy in one queue: an exchange may have put copies into several, and each is a message
     of its own. A copy that comes back to the same queue keeps it."""
-    mark = _queue_mark(queue)
+    mark = queue_mark(queue)
     return ticket if ticket.endswith(mark) else f"{ticket}{mark}"
 
 
 @lru_cache(maxsize=1024)
-def _queue_mark(queue: str) -> str:
+def queue_mark(queue: str) -> str:
     return "-" + blake2b(queue.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
 
 

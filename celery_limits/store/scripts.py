@@ -31,7 +31,6 @@ VERBS = (
     "resize",
     "ring",
     "settle",
-    "sift",
     "status",
     "sweep",
     "take",

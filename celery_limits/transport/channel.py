@@ -26,7 +26,7 @@ from kombu.transport import redis, virtual
 from redis import exceptions as redis_errors
 
 from celery_limits.store.keys import prefix_of
-from celery_limits.wire import HEADER
+from celery_limits.wire import HEADER, queue_mark
 
 from . import lines
 from .courier import MOST, Courier, explained
@@ -85,6 +85,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
         self._sift_until = 0.0
         self._acks: deque[str] = deque()
         self._acking: list[str] = []
+        self._known_acked: set[str] = set()
         self._bare: set[str] = set()
         self._hungry, self._asleep, self._turn = True, False, False
         self._asked: list[str] = []
@@ -147,7 +148,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
     def _lists(self, queues: list[str], bare: set[str]) -> list[Any]:
         """What fetch.lua wants to know of the queues."""
         prefix = self.global_keyprefix
-        named = [part for queue in queues for part in (queue, "1" if queue in bare else "")]
+        named = [part for queue in queues for part in (queue, "1" if queue in bare else "", queue_mark(queue))]
         keys = [f"{prefix}{self._q_for_pri(queue, step)}" for step in self.priority_steps for queue in queues]
         return [str(len(queues)), *named, str(len(self.priority_steps)), *map(str, self.priority_steps), *keys]
 
@@ -252,19 +253,14 @@ class Channel(redis.Channel):  # type: ignore[misc]
 
     def _deliver_all(self, reply: list[Any]) -> None:
         arrived: deque[Arrival] = deque()
-        waiting: list[Arrival] = []
         for i in range(0, len(reply), 3):
             field, number, payload = reply[i : i + 3]
-            one = (field.decode(), self._asked[abs(number) - 1], payload)
-            (waiting if number < 0 else arrived).append(one)
+            arrived.append((field.decode(), self._asked[number - 1], payload))
         try:
-            if waiting:
-                arrived.extend(self._sifted(waiting))
-                waiting.clear()
             while arrived:
                 self._deliver_one(*arrived.popleft())
         finally:
-            if rest := [field for field, _, _ in (*arrived, *waiting) if field]:
+            if rest := [field for field, _, _ in arrived if field]:
                 self.give_back(rest, "front")  # what failed is one message's matter: the others are fetched again
 
     def _deliver_one(self, field: str, queue: str, payload: bytes) -> None:
@@ -287,26 +283,19 @@ class Channel(redis.Channel):  # type: ignore[misc]
         finally:
             self.arriving = ("", "")
 
-    def _sifted(self, waiting: list[Arrival]) -> list[Arrival]:
-        """Puts messages into the lines that they will have to stand in anyway; those that need not, after all."""
-        stamps = [part for one in waiting for part in lines.sift_arguments(*one)]
-        if not stamps:
-            return waiting
-        try:
-            standing = self.courier.sift(self.member.worker, stamps)
-        except ERRORS:
-            return waiting  # the gate asks for each, and knows those that stand in line already
-        self.sift()
-        return [one for one in waiting if one[0] not in standing]
-
     def sift(self) -> None:
         """Something that was fetched had to be parked: what comes next may have to wait for the same."""
         self._sift_until = monotonic() + SIFTING
 
     # -- acknowledging ----------------------------------------------------------------------------------------------
 
+    def was_acknowledged(self, field: str) -> None:
+        """By the script that parked it. The acknowledgement that kombu asks for has nothing left to do."""
+        self._known_acked.add(field)
+
     def acknowledge(self, field: str) -> None:
-        if "." not in field:  # a broadcast
+        if "." not in field or field in self._known_acked:  # a broadcast has no number
+            self._known_acked.discard(field)
             return
         self._acks.append(field)
         looped = getattr(self.connection, "has_loop", False) and self._consumers

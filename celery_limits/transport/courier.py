@@ -90,9 +90,6 @@ class Courier(Caller):
         for i in reversed(range(0, len(fields), MOST)):
             self._ask(load("requeue"), "", worker, where, *fields[i : i + MOST], attempts=3)
 
-    def sift(self, worker: str, stamps: Sequence[Arg]) -> set[str]:
-        return {field.decode() for field in self._ask(load("sift"), "", worker, *stamps, attempts=1)}
-
     def ring(self, queue: str) -> None:
         """Something was put into the queue without `publish`."""
         self._ask(load("ring"), "", queue, attempts=3)

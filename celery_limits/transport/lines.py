@@ -14,14 +14,10 @@ from celery_limits.store.policy import microseconds
 from celery_limits.store.store import MAX_RANK, chain_fields, record_rest
 from celery_limits.wire import HEADER, Stamp, read_header, ticket_in
 
-from .payload import read
-
-__all__ = ["sift_arguments", "stamp_of"]
+__all__ = ["stamp_of"]
 
 RAW = 0
 """The `cut` of a message in kombu's own JSON: see store/lua/include/payload.lua."""
-
-_MARK = b'"limits": {'
 
 
 def stamp_of(message: Any, queue: str) -> tuple[Arg, ...]:
@@ -54,15 +50,3 @@ def _until(expires: Any) -> str:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
     return str(microseconds(moment.timestamp()))
-
-
-def sift_arguments(field: str, queue: str, payload: bytes) -> tuple[Arg, ...]:
-    """Field, task id, nonce and the rest of the record of a fetched message; nothing for one without limits."""
-    if not field or field[0] == "g" or _MARK not in payload:
-        return ()
-    try:
-        message = read(payload)
-        task_id, nonce, rest, *_ = stamp_of(message, queue) or ("", "", "")
-    except (ValueError, KeyError, TypeError):
-        return ()
-    return (field, task_id, nonce, rest) if task_id else ()

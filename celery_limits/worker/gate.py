@@ -201,6 +201,8 @@ class Gate:
             self._hold(request, plan, worker, outcome.fence)
             measure_admission(request, plan.links, outcome)
             return True
+        if field and isinstance(outcome, (Parked, Duplicate)):
+            request.message.channel.was_acknowledged(field)
         self._releaser.follow_up(after)
         self._ask_no_more(ticket)
         return self._not_now(request, plan, outcome)

@@ -303,6 +303,60 @@ def test_sifting(world: World) -> None:
     assert [message.headers["id"] for message in world.take()] == [one.id for one in sent]
 
 
+SIFTED = [
+    [ONE],
+    [Concurrency("{key}", 3, weight=3, max_waiting=50), Concurrency("all", 7), RateLimit("api", "100/m", burst=5)],
+    [Concurrency("{key}", 1), RateLimit("api", "0.7/s", cost=2), RateLimit("rare", "0.001/h")],
+    [FloatingConcurrency("{key}", default=1, refresh="tests.worker.sizes:size_of", every=2.5, weight=1, max_waiting=9)],
+    [FloatingConcurrency("{key}", default=1, refresh="tests.worker.sizes:size_of", every=60), Concurrency("é ☃", 9)],
+    [RateLimit("{key}", "7/h", burst=2, cost=2), Concurrency("{key}'s", 1)],
+]
+
+
+@pytest.mark.parametrize("chain", SIFTED, ids=str)
+def test_a_sifted_one_stands_there_as_one_that_was_published_into_the_line(world: World, chain: list[Any]) -> None:
+    """The script reads the header by itself: what it writes must be what the publisher's side writes, but for the time,
+    which the two ways may write differently in its last digit."""
+    task = world.task(*chain)
+    sifted = task.apply_async(kwargs={"key": "full"}, priority=3)
+    assert world.queued() + int(world.client.llen(f"{world.name}\x06\x163")) == 1
+    world.hold(task, key="full")
+    published = task.apply_async(kwargs={"key": "full"}, priority=3)
+    assert world.waiting("full") == 1
+    with world.app.connection_for_read() as connection, connection.channel() as channel:
+        channel.sift()
+        got: list[Any] = []
+        with world.app.amqp.TaskConsumer(channel, on_message=got.append):
+            wait_until(lambda: _turn(connection, got, 1) or world.waiting("full") == 2, "it stands in line")
+        assert not got
+    ours, theirs = (_record(world, result.id) for result in (sifted, published))
+    assert ours == theirs
+
+
+def _record(world: World, task_id: str) -> list[Any]:
+    """The one record of a task, without its arrival and its times, numbers as numbers."""
+    [value] = [v for f, v in world.client.hgetall(f"{world.store.prefix}task:{task_id}").items() if b":m" not in f]
+    fields = value.decode().split("\t")
+    del fields[13], fields[4]
+    return [float(field) if field.replace(".", "", 1).isdigit() else field for field in fields]
+
+
+def test_a_damaged_key_costs_no_message_that_is_sifted(world: World) -> None:
+    task = world.task(ONE)
+    task.delay(key="full")
+    world.hold(task, key="full")
+    task.delay(key="full")
+    note = f"{world.store.prefix}note:full"
+    world.client.delete(note)
+    world.client.set(note, "no hash")
+    with world.app.connection_for_read() as connection, connection.channel() as channel:
+        channel.sift()
+        got: list[Any] = []
+        with world.app.amqp.TaskConsumer(channel, on_message=got.append):
+            wait_until(lambda: _turn(connection, got, 1), "the gate gets to see it")
+        got[0].ack()
+
+
 def _turn(connection: Any, got: list[Any], count: int) -> bool:
     if len(got) < count:
         with suppress(TimeoutError):

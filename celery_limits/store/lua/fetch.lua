@@ -2,12 +2,11 @@
 --
 -- KEYS  the namespace
 -- ARGV  now, worker ('' when nothing is to be recorded), the mark of its channel, how many at most, flags (r: granted messages
---       first; c: a queue that gave one goes to the end of the cycle; s: look out for messages that will have to wait), how many
---       deliveries are acknowledged and their fields; how many queues, each with its name and '1' where it is consumed without
---       acknowledgement; how many priority steps, and those; then the lists: for each step, highest priority first, that of
---       each queue
+--       first; c: a queue that gave one goes to the end of the cycle; s: put what must wait into its line), how many
+--       deliveries are acknowledged and their fields; how many queues, each with its name, '1' where it is consumed without
+--       acknowledgement, and what tickets have at their end there; how many priority steps, and those; then the lists: for each
+--       step, highest priority first, that of each queue
 -- Returns  field, number of the queue (from 1) and message of each; or 'lost': this worker holds no lease, beat first.
---          A negative number: others wait at the first limit of this message. It comes beside how many were asked for.
 -- include base ring
 
 local worker, mark, room, flags = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
@@ -28,50 +27,38 @@ for _, field in ipairs(acked) do
   plain = plain and string.sub(field, 1, 1) ~= 'g'
 end
 if plain and acked[1] then call('HDEL', unacked, unpack(acked)) end
-local queues, bare, ready = {}, {}, {}
+local queues, bare, marks, ready = {}, {}, {}, {}
 for i = 1, tonumber(ARGV[at]) do
-  queues[i], bare[i] = ARGV[at + 2 * i - 1], ARGV[at + 2 * i] == '1'
+  queues[i], bare[i], marks[i] = ARGV[at + 3 * i - 2], ARGV[at + 3 * i - 1] == '1', ARGV[at + 3 * i]
   ready[i] = P .. 'ready:' .. queues[i]
 end
-at = at + 2 * #queues + 1
+at = at + 3 * #queues + 1
 local steps = counted()
 at = at - 1
 local function list_of(step, queue)
   return ARGV[at + (step - 1) * #queues + queue]
 end
 
-local found, kept, n, waits = {}, {}, 0, 0
+local found, kept, n, sifted = {}, {}, 0, 0
 local sifting = string.find(flags, 's', 1, true)
-local MOST_WAITING = 100
+local MOST_SIFTED = 100
+local must_wait -- with `sifting` only; below
 
--- must_wait(text): do others wait at the first limit of this message? The header has its fields in this order. What does not look
--- like that is left to the gate.
-local lines = {}
-local function must_wait(text)
-  local key = string.match(text, '"limits": {"v": 1, "ticket": "[^"]*", "links": %[{"kind": "%l+", "key": "([^"\\]*)"')
-  if not key or not string.find(text, '"eta": null', 1, true) then return false end
-  if lines[key] == nil then
-    lines[key] = false
-    for _, field in ipairs(call('HKEYS', P .. 'note:' .. key)) do
-      lines[key] = lines[key] or string.sub(field, 1, 6) == 'class:'
+-- keep(queue, list, text, id): the message becomes this worker's, or stands in its line already.
+local function keep(queue, list, text, id)
+  if sifting and not id and not bare[queue] then
+    local fine, stands = pcall(must_wait, queue, text) -- a damaged key must not cost a message: the gate sees what is wrong
+    if fine and stands then
+      sifted = sifted + 1
+      return
     end
   end
-  return lines[key]
-end
-
--- keep(queue, list, text, id): the message becomes this worker's.
-local function keep(queue, list, text, id)
-  if sifting and not id and not bare[queue] and waits < MOST_WAITING and must_wait(text) then
-    waits = waits + 1
-    queue = -queue
-  else
-    n = n + 1
-  end
-  local field, name = '', queues[math.abs(queue)]
+  n = n + 1
+  local field = ''
   if not bare[queue] then
     field = (id and 'g' or '') .. call('INCR', P .. 'serial') .. '.' .. mark
     kept[#kept + 1] = field
-    kept[#kept + 1] = name .. '\n' .. list .. '\n' .. (id or '') .. '\n' .. text
+    kept[#kept + 1] = queues[queue] .. '\n' .. list .. '\n' .. (id or '') .. '\n' .. text
   end
   local last = #found
   found[last + 1], found[last + 2], found[last + 3] = field, queue, text
@@ -112,7 +99,7 @@ local function pop(most)
         keep(1, list, text)
       end
     else
-      while n < most and waits < MOST_WAITING and pop_one(step) do end
+      while n < most and sifted < MOST_SIFTED and pop_one(step) do end
     end
   end
 end
@@ -121,7 +108,7 @@ end
 local function done()
   if broken and not found[1] then return broken end
   if kept[1] then call('HSET', unacked, unpack(kept)) end
-  if n < room and waits < MOST_WAITING then
+  if n < room and sifted < MOST_SIFTED then
     for i, queue in ipairs(queues) do
       ready[i] = P .. 'call:' .. queue
     end
@@ -140,13 +127,13 @@ end
 
 local holds = worker == '' or call('ZSCORE', P .. 'worker:' .. worker, '!')
 local granted = call('EXISTS', unpack(ready)) > 0
-if plain and holds and not granted then
+if plain and holds and not granted and not sifting then
   pop(room)
   return done()
 end
 
--- From here on the long way: there are granted tickets.
--- include clock number record hold rate walk note decode line alarm floating move wake payload delivery
+-- From here on the long way: there are granted tickets, or the queues are to be sifted.
+-- include clock number record hold rate walk note decode line alarm floating move wake payload delivery arrival stand header
 
 tick()
 if not plain then
@@ -155,6 +142,13 @@ if not plain then
   ring_bell()
 end
 if not holds then return 'lost' end
+
+-- must_wait(queue, text): do others wait at the first limit of this message, and does it stand there now, too?
+must_wait = function(queue, text)
+  local key = first_key(text)
+  local t = key and waited(note(key)) and ticket_of(text, queues[queue], marks[queue])
+  return t and stand(t, text)
+end
 
 -- list_at(queue, rank): the list of the queue that a message of this rank belongs to, should it have to go back.
 local function list_at(queue, rank)
@@ -202,4 +196,5 @@ else
   take_granted(room)
   pop(room)
 end
+ring_bell()
 return done()

@@ -80,11 +80,19 @@ local function waiting(key, special)
   return n
 end
 
+-- behind(class, key, mine): does one who joins there change nothing that this script has read of the key?
+local function behind(class, key, mine)
+  for _, head in ipairs(as_read[key] and ranked[as_read[key]] or {}) do
+    if head.class == class then return head.order < mine end
+  end
+  return false
+end
+
 local function join_line(t)
   local o = at(t, t.at)
   local class, key = class_of(t, o), t.links[o + KEY]
   call('ZADD', line(class, key), whole(order(t)), t.id)
-  write_note('HSET', key, 'class:' .. class, '1')
+  if not behind(class, key, order(t)) then write_note('HSET', key, 'class:' .. class, '1') end
 end
 
 -- strike(class, key, id): takes a member out of a line; the last one takes the line's traces along.
