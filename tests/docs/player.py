@@ -61,6 +61,9 @@ class Player:
         # Whatever is started finds the package and the page's own modules.
         os.environ["PYTHONPATH"] = os.pathsep.join((os.getcwd(), str(ROOT)))
         sys.path.insert(0, os.getcwd())
+        # A pytest without a configuration of its own looks for one in every directory above, and may find there a
+        # `pythonpath` that leads to another copy of the package.
+        Path("pytest.ini").write_text("[pytest]\n")
 
     def __enter__(self) -> Player:
         return self

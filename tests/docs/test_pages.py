@@ -126,6 +126,31 @@ def test_a_console_block_is_commands_and_what_they_print() -> None:
         commands_of(block("console", "celery -A shop limits list\n"))
 
 
+def play(page: Path) -> subprocess.CompletedProcess[str]:
+    """As a reader of the page would, in the directory that it is in."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.docs.player", page.name],
+        check=False, cwd=page.parent, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LONGEST,
+    )  # fmt: skip
+
+
+def test_a_configuration_above_has_no_part_in_a_page_s_own_tests(tmp_path: Path) -> None:
+    """The temporary directory of a machine may hold one, which leads to another copy of the package."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "celery_limits.py").write_text("raise ImportError('another copy')\n")
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {elsewhere}\n")
+    (tmp_path / "reader").mkdir()
+    page = tmp_path / "reader" / "page.md"
+    page.write_text(
+        "```python\n# test_it.py\ndef test_it():\n    import celery_limits.testing\n```\n\n"
+        "```console\n$ pytest -q test_it.py\n...1 passed...\n```\n"
+    )
+    done = play(page)
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.parametrize(
     ("blocks", "said"),
     [
@@ -138,11 +163,8 @@ def test_a_console_block_is_commands_and_what_they_print() -> None:
     ],
 )
 def test_a_page_that_is_wrong_fails(blocks: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "page.md").write_text(f"{blocks}\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.docs.player", "page.md"],
-        check=False, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LONGEST,
-    )  # fmt: skip
+    page = tmp_path / "page.md"
+    page.write_text(f"{blocks}\n")
+    done = play(page)
     assert done.returncode == 1, done.stdout
     assert said in done.stdout
