@@ -207,12 +207,12 @@ class Gate:
         self._ask_no_more(ticket)
         return self._not_now(request, plan, outcome)
 
-    def _where_it_is(self, request: Any, plan: Plan) -> tuple[bytes, int, str, str]:
+    def _where_it_is(self, request: Any, plan: Plan) -> tuple[bytes, int | None, str, str]:
         """Message and cut to park it with; or its queue and the number under which our transport keeps it there."""
         channel, queue = request.message.channel, queue_of(request)
         field = request.message.delivery_tag
         if getattr(channel, "member", None) is self._lease and "." in field:  # else it is a broadcast
-            return b"", RAW, queue, field
+            return b"", RAW if plan.as_sent else None, queue, field
         return *pack(request.message, queue, plan.header), "", ""
 
     def _number_of(self, request: Any) -> int:

@@ -24,6 +24,8 @@ class Plan(NamedTuple):
     ticket: str
     header: Header
     links: tuple[Link, ...]
+    as_sent: bool = True
+    """Whether the message says the same; else what the store writes into it would contradict its own header."""
 
 
 def plan_of(request: Any, *, trust: bool = True) -> Plan | None:
@@ -56,9 +58,10 @@ def _own_header(request: Any, raw: object) -> Header:
 
 def _plan(request: Any, header: Header, links: tuple[Link, ...]) -> Plan:
     """Position, held keys and fence in the header are for people: what a ticket holds is in the store."""
-    if links is not header.links:
+    as_sent = links is header.links or links == header.links
+    if not as_sent:
         header = Header.fresh(header.ticket, links)
-    return Plan(ticket_in(header.ticket, queue_of(request)), header, links)
+    return Plan(ticket_in(header.ticket, queue_of(request)), header, links, as_sent)
 
 
 def queue_of(request: Any) -> str:

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from celery import states
 
+from tests.redis_server import RedisServer
 from tests.waiting import wait_until
 from tests.worker.harness import Scene, Sent
 
@@ -38,10 +39,10 @@ def slot(key: str, limit: int, **more: Any) -> dict[str, Any]:
     return {"kind": "concurrency", "key": key, "limit": limit, **more}
 
 
-@pytest.fixture
-def strict(scene: Scene) -> Scene:
+@pytest.fixture(params=["redis", "limits+redis"])
+def strict(scene: Scene, broker: RedisServer, request: pytest.FixtureRequest) -> Scene:
     """A worker that trusts nobody."""
-    scene.configure(limits_trust_headers=False)
+    scene.configure(limits_trust_headers=False, broker_url=f"{request.param}+socket://{broker.socket}")
     scene.start("prefork")
     return scene
 
