@@ -102,19 +102,32 @@ class Rabbit:
     def __init__(self, node: RabbitNode, pair: Pair, scene: Scene) -> None:
         self.node, self.pair, self._scene = node, pair, scene
 
-    def tell(self, what: str, queue: str) -> None:
-        """A remote control command about a queue; returns when both workers have done it."""
+    def consume(self, queue: str) -> None:
+        """Both workers consume it when this returns."""
+        self._tell("add_consumer", queue, consumers=len(self.pair.start()))
+
+    def leave_alone(self, queue: str) -> None:
+        """Nobody consumes it any more when this returns."""
+        self._tell("cancel_consumer", queue, consumers=0)
+
+    def _tell(self, what: str, queue: str, consumers: int) -> None:
+        """A worker replies before it does it, in the next turn of its event loop: the broker knows when it is done."""
         names = [worker.name for worker in self.pair.start()]
         command = getattr(self._scene.app.control, what)
         assert len(command(queue, destination=names, reply=True, timeout=DEADLINE)) == len(names)
+        wait_until(lambda: self._declared(queue).consumer_count == consumers, f"{consumers} consume {queue!r}")
 
     def wait_for(self, count: int, queue: str) -> None:
         """Until so many messages wait there. One that was looked at and put back takes its time in a quorum queue."""
         wait_until(lambda: self._waiting_in(queue) == count, f"{count} messages are in {queue!r}")
 
     def _waiting_in(self, queue: str) -> int:
+        return int(self._declared(queue).message_count)
+
+    def _declared(self, queue: str) -> Any:
+        """What the broker says of a queue: `message_count`, `consumer_count`."""
         with Connection(self.node.url) as connection:
-            return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
+            return connection.default_channel.queue_declare(queue, passive=True)
 
     def purge(self, queue: str) -> int:
         with Connection(self.node.url) as connection:

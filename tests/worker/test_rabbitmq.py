@@ -162,7 +162,7 @@ def test_it_goes_back_unchanged_to_the_one_queue_it_came_from(
     }
     sent = scene.send("early.quick", "it", "\u017c\u00f3\u0142\u0107", **through, **WIRE)
     scene.wait_parked()
-    rabbit.tell("cancel_consumer", left)
+    rabbit.leave_alone(left)
     holder.let_go()
 
     back, original = rabbit.look(left), rabbit.look(right)
@@ -175,7 +175,7 @@ def test_it_goes_back_unchanged_to_the_one_queue_it_came_from(
     assert (walked["at"], walked["held"]) == (1, [scene.key])
     rabbit.wait_for(1, right)
 
-    rabbit.tell("add_consumer", left)
+    rabbit.consume(left)
     assert sent.get() == "\u017c\u00f3\u0142\u0107"
     assert len(scene.stage.starts()) == 1
     assert rabbit.purge(right) == 1
@@ -184,7 +184,7 @@ def test_it_goes_back_unchanged_to_the_one_queue_it_came_from(
 @pytest.mark.parametrize("rabbit", ["classic"], indirect=True)
 def test_each_copy_of_a_fanout_runs_as_it_would_without_limits(scene: Scene, rabbit: Rabbit) -> None:
     right = f"{scene.queue}-fanout-right"
-    rabbit.tell("add_consumer", right)
+    rabbit.consume(right)
     try:
         scene.send("early", "it", queue=None, exchange=f"{scene.queue}-fanout", routing_key="go.on")
         scene.wait_started("it")
@@ -192,7 +192,7 @@ def test_each_copy_of_a_fanout_runs_as_it_would_without_limits(scene: Scene, rab
         scene.stage.open_all()
         scene.wait_started("it", times=2)
     finally:
-        rabbit.tell("cancel_consumer", right)
+        rabbit.leave_alone(right)
 
 
 def test_a_queue_that_is_gone_loses_nothing(scene: Scene, node: RabbitNode, pairs: dict[str, Pair]) -> None:
