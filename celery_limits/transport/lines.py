@@ -6,8 +6,6 @@ import time
 from datetime import datetime, timezone
 from typing import Any
 
-from celery.utils.iso8601 import parse_iso8601
-
 from celery_limits.errors import CorruptChain
 from celery_limits.store.caller import Arg
 from celery_limits.store.policy import microseconds
@@ -44,9 +42,14 @@ def stamp_of(message: Any, queue: str) -> tuple[Arg, ...]:
 def _until(expires: Any) -> str:
     if expires is None:
         return ""
-    moment = parse_iso8601(expires) if isinstance(expires, str) else expires
+    moment = _parsed(expires) if isinstance(expires, str) else expires
     if not isinstance(moment, datetime):
         raise ValueError(f"{expires!r} is no time")
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
     return str(microseconds(moment.timestamp()))
+
+
+def _parsed(text: str) -> datetime:
+    """Python before 3.11 does not know the Z of ISO 8601."""
+    return datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1:] in ("Z", "z") else text)

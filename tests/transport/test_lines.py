@@ -14,7 +14,7 @@ from celery import Celery
 from celery_limits import Concurrency, FloatingConcurrency, Limits, RateLimit
 from celery_limits.publish import links_of
 from celery_limits.store.outcomes import Admitted
-from celery_limits.transport import membership
+from celery_limits.transport import lines, membership
 from tests.redis_server import RedisServer
 from tests.waiting import wait_until
 
@@ -124,6 +124,14 @@ def test_a_task_with_an_eta_is_in_no_line_before_its_time(world: World) -> None:
     world.hold(task, key="full")
     task.apply_async(kwargs={"key": "full"}, countdown=3600)
     assert (world.queued(), world.waiting("full")) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "written", ["2030-01-02T03:04:05+00:00", "2030-01-02T03:04:05Z", "2030-01-02T05:04:05+02:00", "2030-01-02T03:04:05"]
+)
+def test_an_expiry_is_read_however_its_publisher_has_written_it(written: str) -> None:
+    moment = datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    assert lines._until(written) == lines._until(moment) == f"{int(moment.timestamp())}000000"
 
 
 def test_it_expires_in_the_line(world: World) -> None:
