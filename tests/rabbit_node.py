@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 
-import psutil
 from kombu import Connection
 from kombu.exceptions import OperationalError
 
+from tests.private_server import PrivateServer
 from tests.waiting import wait_until
 
 __all__ = ["RabbitNode", "must_run", "why_not"]
 
-START_SECONDS = 60.0
-STOP_SECONDS = 15.0
 # Debian's `rabbitmq-server` on PATH changes to the user `rabbitmq` and its home; this is what that one calls.
 _HOMES = ("/usr/lib/rabbitmq/bin", "/usr/local/sbin", "/opt/rabbitmq/sbin", "/usr/local/opt/rabbitmq/sbin")
 
@@ -60,37 +55,19 @@ def _free_ports(count: int) -> list[int]:
             found.close()
 
 
-class RabbitNode:
-    """One private node, usable as a context manager. Its data outlive `stop` and `kill`, and go with `close`."""
+class RabbitNode(PrivateServer):
+    """One private node, with an epmd of its own."""
+
+    start_seconds = 60.0
+    stop_seconds = 15.0
 
     def __init__(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="limits-", dir="/tmp"))  # short, as for a unix socket
+        super().__init__(Path(tempfile.mkdtemp(prefix="limits-", dir="/tmp")))  # short, as for a unix socket
         self.port, self._distribution, self._epmd_port = _free_ports(3)
         self.name = f"limits{self.port}@localhost"
         self.url = f"amqp://guest:guest@127.0.0.1:{self.port}//"
         (self.directory / "plugins").write_text("[].")
-        self._node: subprocess.Popen[bytes] | None = None
         self._epmd: subprocess.Popen[bytes] | None = None
-        self._family: set[psutil.Process] = set()
-
-    def __repr__(self) -> str:
-        return f"<RabbitNode {self.name} pid={self._node and self._node.pid} in {self.directory}>"
-
-    def __enter__(self) -> RabbitNode:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def is_running(self) -> bool:
-        return self._node is not None and self._node.poll() is None
 
     @property
     def _environment(self) -> dict[str, str]:
@@ -114,29 +91,13 @@ class RabbitNode:
             "ERL_EPMD_ADDRESS": "127.0.0.1",
         }
 
-    def _launch(self, *command: str) -> subprocess.Popen[bytes]:
-        with open(self.directory / "output", "ab") as output:
-            return subprocess.Popen(
-                command,
-                env=self._environment,
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # a Ctrl-C is for the tests
-            )
-
-    def start(self, *, within: float = START_SECONDS) -> RabbitNode:
-        """Starts it and waits until it takes connections."""
-        assert self._node is None, f"{self!r} is running already"
+    def _launch(self) -> subprocess.Popen[bytes]:
         if self._epmd is None:
             # In the foreground and before the node, which would else leave one behind as a daemon.
-            self._epmd = self._launch("epmd", "-port", str(self._epmd_port), "-address", "127.0.0.1")
+            command = ("epmd", "-port", str(self._epmd_port), "-address", "127.0.0.1")
+            self._epmd = self._popen(*command, env=self._environment)
             wait_until(lambda: self._listens(self._epmd_port), f"the epmd of {self!r} listens")
-        self._node = self._launch(f"{_programs()}/rabbitmq-server")
-        wait_until(self._answers, f"{self!r} answers", within=within)
-        self._note_family()
-        return self
+        return self._popen(f"{_programs()}/rabbitmq-server", env=self._environment)
 
     @staticmethod
     def _listens(port: int) -> bool:
@@ -147,24 +108,12 @@ class RabbitNode:
         return True
 
     def _answers(self) -> bool:
-        assert self._node is not None
-        if self._node.poll() is not None:
-            raise AssertionError(f"{self!r} ended by itself:\n{self.output()[-3000:]}")
         try:
             with Connection(self.url, connect_timeout=2) as connection:
                 connection.connect()
         except (OSError, OperationalError):
             return False
         return True
-
-    def output(self) -> str:
-        return (self.directory / "output").read_text(errors="replace")
-
-    def _note_family(self) -> None:
-        """The server is a shell that waits for an Erlang machine, which has helpers of its own."""
-        if self._node is not None and self._node.poll() is None:
-            parent = psutil.Process(self._node.pid)
-            self._family |= {parent, *parent.children(recursive=True)}
 
     def control(self, *command: str) -> str:
         """`rabbitmqctl`, which takes a second to start."""
@@ -184,45 +133,10 @@ class RabbitNode:
         """Every connection is closed by the node, which hands out again what was not acknowledged on it."""
         self.control("close_all_connections", "a test wants it")
 
-    def stop(self) -> None:
-        """Ends it as an operator would; kills it if that does not help. No-op when it is not running."""
-        if (node := self._node) is None:
-            return
-        self._note_family()
-        node.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            node.wait(STOP_SECONDS)
-        self.kill()
-
-    def kill(self) -> None:
-        """SIGKILL to every process of the node: nothing flushed, nothing said."""
-        if self._node is None:
-            return
-        self._note_family()
-        for process in self._family:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()  # psutil knows when the id belongs to another by now
-        self._node.wait()
-        wait_until(lambda: not any(map(_acts, self._family)), f"{self!r} is gone")
-        self._family.clear()
-        self._node = None
-
-    def restart(self) -> RabbitNode:
-        """The same name, ports and data, whether it was stopped, killed or is still running."""
-        self.stop()
-        return self.start()
-
     def close(self) -> None:
         self.kill()
         if self._epmd is not None:
             self._epmd.kill()
             self._epmd.wait()
             self._epmd = None
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def _acts(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+        super().close()
