@@ -203,9 +203,13 @@ class Store:
         """Fetches granted messages from the front of a queue that the store dispatches into."""
         return cast("tuple[Taken, ...] | outcomes.Lost", self._run("take", worker, queue, count))
 
-    def claim(self, count: int = 10, *, settle_within: float = 30.0) -> tuple[Claimed, ...]:
-        """Takes on outbox entries; each must be settled, or someone else takes it on."""
-        return cast("tuple[Claimed, ...]", self._run("claim", count, microseconds(settle_within)))
+    def claim(
+        self, count: int = 10, *, settle_within: float = 30.0, again: Iterable[Claimed] = ()
+    ) -> tuple[Claimed, ...]:
+        """Takes on outbox entries; each must be settled, or someone else takes it on. `again`: claimed before, and not
+        finished: these need not wait for that."""
+        failed = (field for entry in again for field in (entry.ticket, entry.fence))
+        return cast("tuple[Claimed, ...]", self._run("claim", count, microseconds(settle_within), *failed))
 
     def settle(self, entries: Iterable[Claimed | Ended]) -> None:
         """These outbox entries are published and confirmed, or their end was told. An old claim settles nothing."""

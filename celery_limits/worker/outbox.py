@@ -1,7 +1,8 @@
 """Working off the outbox: messages whose turn has come, back to their queue; ends, to the result backend.
 
 At least once: an entry is settled only when the broker has confirmed it. A second copy of a message finds its ticket
-running or finished, and is dropped.
+running or finished, and is dropped: the store counts how often a message is sent, so nothing is sent again unless it
+was claimed again.
 """
 
 from __future__ import annotations
@@ -33,8 +34,15 @@ CONFIRM_SECONDS = 5.0
 CLAIM_SECONDS = 10.0
 """How long a batch may take. What could not be published is tried again after so long; see `limits_grant_timeout`."""
 
+PATIENCE = {"max_retries": 3, "interval_start": 0.1, "interval_step": 0.5}
+"""How often a broker that can't be reached is tried."""
+
 _COPIED_TO = "CC"
 """RabbitMQ's header for further routing keys: the other queues had their copies when it was first published."""
+
+
+class Unconfirmed(Exception):
+    """The connection broke, or the broker was silent, after a message was sent: it has that message, or not."""
 
 
 class Outbox:
@@ -54,29 +62,35 @@ class Outbox:
     def work_off(self) -> int:
         """Finishes all that waits there now; how many that was. Errors of one entry do not stop the others."""
         done = 0
-        while claimed := self.store.claim(BATCH, settle_within=CLAIM_SECONDS):
-            settled = self._finish_all(claimed)
+        again: list[Claimed] = []
+        while claimed := self.store.claim(BATCH, settle_within=CLAIM_SECONDS, again=again):
+            retried = bool(again)
+            settled, again = self._finish_all(claimed)
             if settled:
                 self.store.settle(settled)
             done += len(settled)
-            if len(settled) < len(claimed):
+            if len(settled) < len(claimed) and (retried or not again):
                 break
         return done
 
-    def _finish_all(self, claimed: tuple[Claimed, ...]) -> list[Claimed]:
-        """Those that could be finished. The others are claimed again, by anyone, when the claim has run out."""
-        settled = []
+    def _finish_all(self, claimed: tuple[Claimed, ...]) -> tuple[list[Claimed], list[Claimed]]:
+        """Those that could be finished, and those that another connection may help, at once. The others are claimed
+        again, by anyone, when the claim has run out."""
+        settled, again = list[Claimed](), list[Claimed]()
         for entry in claimed:
             try:
                 self._finish(entry)
             except OperationalError as error:  # as for this one, so for all: no process should wait for each in turn
                 logger.error("outbox: the broker can't be reached: %s; it will be tried again", error)
-                break
+                return settled, []
+            except Unconfirmed as error:
+                logger.warning("outbox: %s may not have reached the broker: %s; it is sent again", entry.ticket, error)
+                again.append(entry)
             except Exception as error:
                 logger.exception("outbox: could not finish %s: %r; it will be tried again", entry.ticket, error)
             else:
                 settled.append(entry)
-        return settled
+        return settled, again
 
     def _finish(self, entry: Claimed) -> None:
         if entry.reason is None:
@@ -93,9 +107,10 @@ class Outbox:
             properties["expiration"] = (float(expiration) + 0.5) / 1000
         queues = self.app.amqp.queues
         with self._lock:
-            producer = self._connected()
             try:
-                producer.publish(
+                producer = self._connected()
+                self._send(
+                    producer,
                     envelope.body,
                     exchange="",
                     routing_key=envelope.queue,
@@ -105,8 +120,6 @@ class Outbox:
                     headers=headers,
                     compression=headers.pop("compression", None),
                     declare=[queues[envelope.queue]] if dict.__contains__(queues, envelope.queue) else None,
-                    retry=True,
-                    retry_policy={"max_retries": 3, "interval_start": 0.1, "interval_step": 0.5},
                     confirm_timeout=CONFIRM_SECONDS,
                     **properties,
                 )
@@ -114,12 +127,21 @@ class Outbox:
                 self._disconnect()  # a confirmation that is still to come would be taken for that of the next message
                 raise
 
+    @staticmethod
+    def _send(producer: Producer, *args: Any, **kwargs: Any) -> None:
+        """Once. kombu would send it again over a new connection, and nobody would count that there are two."""
+        try:
+            producer.publish(*args, retry=False, **kwargs)
+        except producer.connection.recoverable_connection_errors as error:
+            raise Unconfirmed(repr(error)) from error
+
     def _connected(self) -> Producer:
         """A producer of this process's own; brokers that can are told to confirm what they have stored."""
         if self._producer is None:
             connection = self.app.connection_for_write()
             connection.transport_options = {**connection.transport_options, "confirm_publish": True}
             self._producer = Producer(connection)
+        self._producer.connection.ensure_connection(**PATIENCE)
         return self._producer
 
     def _disconnect(self) -> None:

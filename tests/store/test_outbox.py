@@ -68,6 +68,21 @@ def test_who_dies_between_claim_and_settle_is_followed_by_another(store: Store, 
     wind_up(clock, w)
 
 
+def test_what_its_claimer_could_not_finish_is_claimed_again_at_once(store: Store, clock: Clock, w: Worker) -> None:
+    """And counted: its first copy may have reached the broker all the same."""
+    w.finish("first.n")
+    failed = store.claim()
+    (again,) = store.claim(again=failed)
+    assert again.ticket == "t.n"
+    assert store.claim(again=failed) == (), "an old claim frees nothing"
+    w.deliver("t.n", A)
+    assert store.claim(again=[again]) == (), "it runs"
+    w.finish("t.n")
+    assert isinstance(w.deliver("t.n", A), Duplicate)
+    assert store.claim(again=[again]) == ()
+    assert wind_up(clock, w) == []
+
+
 def test_published_twice_runs_once_while_the_first_runs(store: Store, clock: Clock, w: Worker) -> None:
     w.finish("first.n")
     store.claim(settle_within=1)

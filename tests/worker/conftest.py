@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.rabbit_node import RabbitNode, must_run, why_not
 from tests.redis_server import RedisServer
 from tests.worker.harness import Scene, Workers, app_on
 
@@ -26,6 +27,15 @@ LOG_TAIL = 6000
 def broker() -> Iterator[RedisServer]:
     with RedisServer() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[RabbitNode]:
+    """A private RabbitMQ for the tests of one file."""
+    if reason := why_not():
+        (pytest.fail if must_run() else pytest.skip)(reason)
+    with RabbitNode() as node:
+        yield node
 
 
 @pytest.fixture(scope="session")

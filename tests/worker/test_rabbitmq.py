@@ -23,7 +23,7 @@ from celery_limits.chain import ConcurrencyLink
 from celery_limits.store.outcomes import Claimed, Parked
 from celery_limits.wire import Header
 from celery_limits.worker.envelope import pack
-from tests.rabbit_node import RabbitNode, must_run, why_not
+from tests.rabbit_node import RabbitNode
 from tests.redis_server import RedisServer
 from tests.waiting import wait_until
 from tests.worker.harness import Scene
@@ -35,14 +35,6 @@ RECONNECTED = 10.0
 RESTARTED = 20.0
 CLAIM = 0.2
 """Seconds that a claim lasts whose claimer dies."""
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[RabbitNode]:
-    if reason := why_not():
-        (pytest.fail if must_run() else pytest.skip)(reason)
-    with RabbitNode() as node:
-        yield node
 
 
 @pytest.fixture(scope="module")
@@ -206,10 +198,10 @@ def test_a_queue_that_is_gone_loses_nothing(scene: Scene, node: RabbitNode, pair
     assert isinstance(store.admit("it.1", links, holder.name, delivery="2", message=packed, cut=cut), Parked)
     holder.let_go()
     claimed = store.claim()
-    assert outbox._finish_all(claimed) == []
+    assert outbox._finish_all(claimed) == ([], [])
     with Connection(node.url) as connection:
         connection.default_channel.queue_declare(queue)
-        assert outbox._finish_all(claimed) == list(claimed)
+        assert outbox._finish_all(claimed) == (list(claimed), [])
         assert connection.default_channel.queue_delete(queue) == 1
     store.settle(claimed)
     store.settle(store.cancel("it").ended)

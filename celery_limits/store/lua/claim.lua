@@ -1,12 +1,17 @@
 -- claim: a worker takes on entries of the outbox: messages to publish to another broker, tickets whose end must be told.
 --
 -- KEYS  the namespace
--- ARGV  now, how many, for how long they are the caller's (microseconds)
+-- ARGV  now, how many, for how long they are the caller's (microseconds), then ticket and fence, as claimed, of each that the
+--       caller could not finish: it can be claimed at once
 -- Outcome  claimed; detail: ticket, fence, 'send' or the reason of its end, message, in turn. Publish with confirm, or tell the result
 --          backend; then settle. What is not settled in time is claimed again: at least once, and the ticket makes it once.
 -- include base clock number record decode payload
 
 tick()
+for i = 4, #ARGV, 2 do
+  local t = ticket(ARGV[i])
+  if t and t.fence == ARGV[i + 1] and t.state ~= 'running' then call('ZADD', P .. 'outbox', 'XX', whole(now), t.id) end
+end
 local claimed = {}
 for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'outbox', '-inf', whole(now), 'LIMIT', 0, tonumber(ARGV[2]))) do
   local t = ticket(id)
