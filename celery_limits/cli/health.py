@@ -135,6 +135,7 @@ def _refreshes(limits: Limits) -> str:
 
 def _reach(limits: Limits) -> str:
     try:
+        limits.store.check_version()
         limits.store.status("", 0)
     except StoreError as error:
         raise LimitError(f"{limits.url}: {error} Start it, or set limits_store_url to where it is.") from None

@@ -1,6 +1,6 @@
 """The limit store on Redis: see `Store` for its verbs and `keys` for what it writes. It knows nothing of Celery."""
 
-from .errors import StoreBroken, StoreDenied, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from .errors import StoreBroken, StoreDenied, StoreError, StoreFull, StoreReadOnly, StoreTooOld, StoreUnavailable
 from .policy import Policy
 from .store import Store
 
@@ -12,5 +12,6 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreReadOnly",
+    "StoreTooOld",
     "StoreUnavailable",
 ]

@@ -19,6 +19,7 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreReadOnly",
+    "StoreTooOld",
     "StoreUnavailable",
     "translate",
     "translated",
@@ -43,6 +44,10 @@ class StoreReadOnly(StoreUnavailable):
 
 class StoreDenied(StoreError):
     """Redis refuses this user: wrong password, or no right to run scripts (EVAL, EVALSHA) on the namespace's keys."""
+
+
+class StoreTooOld(StoreError):
+    """Limits and our transport need Redis 6.2 or newer, or Valkey. Upgrade the server, or use another one."""
 
 
 class StoreBroken(StoreError):
@@ -83,6 +88,8 @@ def translate(error: Exception, verb: str) -> StoreError:
     kind = next((ours for code, ours in _BY_CODE if head == code or f"-{code} " in text), None)
     if kind is None and ("ACL failure" in text or "can't run this command" in text):  # how a script reports NOPERM
         kind = StoreDenied
+    if kind is None and "unknown command" in text:  # such as HELLO, with which redis-py greets
+        kind = StoreTooOld
     if kind is None:
         kind = next((ours for theirs, ours in _BY_CLASS if isinstance(error, theirs)), StoreBroken)
     return kind(f"{verb}: {text.rstrip('. ')}. {(kind.__doc__ or '').strip()}")

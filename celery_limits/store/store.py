@@ -20,7 +20,7 @@ from celery_limits.limits import MAX_SIZE, parse_rate
 
 from . import outcomes
 from .caller import Arg, Caller
-from .errors import translated
+from .errors import StoreDenied, StoreTooOld, translated
 from .keys import limit_key, prefix_of
 from .listener import Listener
 from .outcomes import (
@@ -47,6 +47,9 @@ __all__ = ["Store"]
 
 SWEEP_BATCH = 100
 MAX_RANK = 255
+OLDEST_REDIS = [6, 2]
+"""It has ZADD with LT and RPOP with a count."""
+
 SHORTEST_SLEEP = 0.01
 """Redis 6.2 takes 0.001 seconds for 0, which is for ever."""
 
@@ -216,6 +219,19 @@ class Store:
         self._run("settle", *(field for entry in entries for field in (entry.ticket, entry.fence)))
 
     # -- liveness ---------------------------------------------------------------------------------------
+
+    def check_version(self) -> None:
+        """Raises `StoreTooOld`. A server that does not tell (an ACL) is taken as it is."""
+        client: Any = self.client
+        try:
+            with translated("info"):
+                told = client.info("server")
+        except StoreDenied:
+            return
+        version = str(told.get("redis_version", ""))
+        numbers = [int(part) for part in version.split(".")[:2] if part.isdigit()]
+        if numbers and numbers < OLDEST_REDIS:
+            raise StoreTooOld(f"This Redis is {version}. {StoreTooOld.__doc__}")
 
     def beat(self, worker: str, *, renew: bool = False) -> Beat:
         """Renews the worker's lease, or gives it one.

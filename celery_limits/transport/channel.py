@@ -93,7 +93,10 @@ class Channel(redis.Channel):  # type: ignore[misc]
         self._fetching = ""  # in this worker's name a fetch was sent that is not answered yet
         self._fetched = ""  # in this worker's name something was fetched
         self._thread = 0
-        super().__init__(*args, **kwargs)
+        try:
+            super().__init__(*args, **kwargs)
+        except redis_errors.ResponseError as error:
+            raise explained(error, "connect") from error
 
     @property
     def courier(self) -> Courier:

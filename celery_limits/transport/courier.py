@@ -14,7 +14,7 @@ from hiredis import pack_command
 from redis import exceptions as redis_errors
 
 from celery_limits.store.caller import Arg, Caller
-from celery_limits.store.errors import StoreDenied, StoreFull, StoreUnavailable, translate
+from celery_limits.store.errors import StoreDenied, StoreFull, StoreTooOld, StoreUnavailable, translate
 from celery_limits.store.scripts import Script, load
 
 __all__ = ["MOST", "Courier", "explained", "number_of"]
@@ -34,6 +34,8 @@ def explained(error: redis_errors.ResponseError, verb: str) -> Exception:
         return redis_errors.OutOfMemoryError(str(named))
     if isinstance(named, StoreUnavailable):
         return redis_errors.ConnectionError(str(named))
+    if isinstance(named, StoreTooOld):
+        return redis_errors.ResponseError(str(named))
     return redis_errors.NoPermissionError(str(named)) if isinstance(named, StoreDenied) else error
 
 

@@ -161,7 +161,9 @@ class Lease:
 
     def _join(self) -> None:
         """Takes the lease; under another name if it was lost, since what the old one held counts for nothing."""
-        if self._was_here:
+        if not self._was_here:
+            self._store.check_version()
+        else:
             old, self.worker = self.worker, self._new_name()
             logger.critical(
                 "limits: this worker was cut off from the store for longer than its lease of %g s, so others were "
