@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ class Worker:
 
     def __init__(self, conf: dict[str, Any], directory: Path, name: str, *options: str) -> None:
         self.name = f"{name}@test"
+        self.namespace = conf.get("limits_namespace", "")
         self.log_file = directory / f"{name}.log"
         command = [sys.executable, "-m", "celery", "-A", "tests.worker.proj", "worker", "-n", self.name, "-l", "info"]
         with self.log_file.open("ab") as log:
@@ -107,8 +109,14 @@ class Worker:
         self._process.send_signal(number)
 
     def wait_gone(self, within: float = STOP_SECONDS) -> int:
-        """Its exit code, when it and every process of its pool have ended."""
-        wait_until(lambda: not self.is_running, f"{self!r} ends", within=within)
+        """Its exit code, when it and every process of its pool have ended. One that does not end says where it is."""
+        try:
+            wait_until(lambda: not self.is_running, f"{self!r} ends", within=within)
+        except AssertionError:
+            self._process.send_signal(signal.SIGUSR1)  # Celery logs the stack of every thread
+            with suppress(AssertionError):
+                self.wait_for_log("LOCAL VARIABLES")
+            raise
         wait_until(lambda: not any(map(is_alive, self.family)), f"the pool of {self!r} ends", within=within)
         return self._process.wait()
 
@@ -130,6 +138,7 @@ class Worker:
         for pid in self.family:
             if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not any(map(is_alive, self.family)), f"the pool of {self!r} ends")
 
 
 class Workers:
@@ -170,8 +179,12 @@ class Workers:
         self._seen.clear()
 
     def stop_own(self) -> None:
-        """Ends what this test started."""
-        _stop_all(self._own)
+        """Ends what this test started. One with a namespace of its own is killed: nobody is there to mind how it goes,
+        and a worker takes seconds to leave."""
+        for worker in self._own:
+            if worker.namespace != self.conf.get("limits_namespace", ""):
+                worker.kill()
+        _stop_all(worker for worker in self._own if worker.is_running)
         self._own.clear()
 
     def stop(self) -> None:
@@ -180,7 +193,8 @@ class Workers:
         self._shared.clear()
 
 
-def _stop_all(workers: Iterable[Worker]) -> None:
+def _stop_all(found: Iterable[Worker]) -> None:
+    workers = list(found)
     for worker in workers:
         if worker.is_running:
             worker.signal(signal.SIGCONT)
