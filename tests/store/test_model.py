@@ -21,10 +21,14 @@ EXAMPLES_ON_OTHERS = 100
 STEPS = 50
 PARTS = 10
 """The stories are told in parts, each from a seed of its own, so that two cores can share them."""
+SHORT = 2
+"""Parts that every run of the tests has; the others are long."""
 
 
 @pytest.mark.timeout(0 if EXAMPLES > 2000 else 300)
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [*range(SHORT), *(pytest.param(part, marks=pytest.mark.long) for part in range(SHORT, PARTS))]
+)
 def test_model(redis_server: RedisServer, part: int) -> None:
     """The first server found gets them all; what others might do differently shows in few."""
     first = redis_server.binary == next(iter(find_servers().values()))

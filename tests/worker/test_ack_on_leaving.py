@@ -9,6 +9,8 @@ import pytest
 from tests.redis_server import RedisServer
 from tests.worker.harness import Scene
 
+pytestmark = pytest.mark.own_broker
+
 
 @pytest.mark.parametrize("task", ["late", "free"])
 @pytest.mark.parametrize("pool", ["prefork", "threads"])

@@ -88,26 +88,24 @@ def test_another_goes_on_after_a_clean_leave(scene: Scene, pool: str) -> None:
     assert goes.wait_gone() == 0
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_twenty_rounds_of_shutdown_lose_no_slot(scene: Scene) -> None:
-    """S6: long tasks, three at once, and twenty workers that are told to stop and then to hurry. The lease is long."""
+    """S6: long tasks, three at once, and twenty workers in turn that are told to stop and then to hurry, each when the
+    next one is there. The lease is long."""
     scene.configure(limits_lease=LONG_LEASE)
     scene.sizes[scene.key] = 3
     tasks = [scene.send("late", f"long{number}", limits=[Concurrency(scene.key, 3)]) for number in range(5)]
-    for round_number in range(1, 6):
-        workers = [scene.launch("prefork") for _ in range(4)]
-        for worker in workers:
-            worker.wait_ready()
+    here = scene.start("prefork")
+    for round_number in range(1, 21):
         wait_until(lambda: len(scene.stage.running(scene.key)) == 3, f"three run in round {round_number}", within=40)
-        for worker in workers:
-            worker.signal(signal.SIGTERM)
-        for worker in workers:
-            worker.wait_for_log("Warm shutdown")
-            worker.signal(signal.SIGQUIT)
-        for worker in workers:
-            worker.wait_gone(within=40)
-    scene.start("prefork")
-    wait_until(lambda: len(scene.stage.running(scene.key)) == 3, "three run at the end")
+        follows = scene.start("prefork")
+        here.signal(signal.SIGTERM)
+        here.wait_for_log("Warm shutdown")
+        here.signal(signal.SIGQUIT)
+        here.wait_gone(within=60)
+        here = follows
+    wait_until(lambda: len(scene.stage.running(scene.key)) == 3, "three run at the end", within=40)
     scene.stage.open_all()
     for sent in tasks:
         sent.get()

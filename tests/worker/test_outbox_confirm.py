@@ -13,6 +13,8 @@ from tests.waiting import wait_until
 from tests.worker.harness import Scene, Sent, Worker
 from tests.worker.rabbit import KINDS, Holder, conf_of
 
+pytestmark = pytest.mark.own_broker
+
 SILENCE = 60.0
 """Seconds in which the claimer gives up a broker that does not confirm; it is to do so in 5."""
 

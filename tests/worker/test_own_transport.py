@@ -16,6 +16,8 @@ from tests.store.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.waiting import wait_until
 from tests.worker.harness import Scene, Worker
 
+pytestmark = pytest.mark.own_broker
+
 BOTH = ("prefork", "threads")
 PROMPT = 20.0
 """Seconds: much less than the lease, so it was no lapse that brought it back."""

@@ -30,6 +30,8 @@ from tests.worker.harness import Scene
 from tests.worker.lines import Line
 from tests.worker.rabbit import EXCHANGES, KINDS, Holder, Pair, Rabbit, conf_of, own_queue
 
+pytestmark = pytest.mark.own_broker
+
 LEASE = 2.0
 RECONNECTED = 10.0
 RESTARTED = 20.0

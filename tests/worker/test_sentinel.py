@@ -11,6 +11,8 @@ from tests.worker.harness import Scene
 from tests.worker.lines import Line
 from tests.worker.sentinels import NAME, Watched
 
+pytestmark = pytest.mark.own_broker
+
 AGAIN = 60.0
 """Seconds in which sentinel, worker and store have found each other again."""
 
