@@ -25,7 +25,7 @@ from tests.worker.lines import Line
 from tests.worker.stage import is_alive
 
 BOTH = ("prefork", "threads")
-AGAIN = 20.0
+AGAIN = 40.0
 """Seconds in which a worker is connected again and goes on."""
 
 

@@ -23,7 +23,7 @@ PROMPT = 20.0
 """Seconds: much less than the lease, so it was no lapse that brought it back."""
 
 LONG = 60.0
-SHORT = 3.0
+SHORT = 4.0
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +169,7 @@ def test_what_a_killed_worker_had_comes_back_when_its_lease_lapses(scene: Scene,
 
 @pytest.mark.parametrize("pool", BOTH)
 def test_a_live_worker_keeps_what_it_has_for_many_leases(scene: Scene, pool: str) -> None:
-    scene.configure(broker_url=scene.conf["broker_url"], limits_lease=1.5)
+    scene.configure(broker_url=scene.conf["broker_url"], limits_lease=SHORT)
     keeper = scene.start(pool, concurrency=1)
     first, second = scene.send("free.late", "first"), scene.send("free.late", "second")
     scene.send("free.late", "far", countdown=3600)
@@ -185,7 +185,7 @@ def test_a_live_worker_keeps_what_it_has_for_many_leases(scene: Scene, pool: str
         return float(min(score / 1e6 for name, score in found if name.decode().startswith(f"{keeper.name}/")))
 
     begun = renewed_until()
-    wait_until(lambda: renewed_until() > begun + 4 * 1.5, "several leases pass")
+    wait_until(lambda: renewed_until() > begun + 2 * SHORT, "several leases pass")
     assert sorted(unacked(scene)) == sorted(held)
     scene.stage.open_all()
     for one in (first, second):

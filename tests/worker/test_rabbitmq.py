@@ -32,9 +32,9 @@ from tests.worker.rabbit import EXCHANGES, KINDS, Holder, Pair, Rabbit, conf_of,
 
 pytestmark = pytest.mark.own_broker
 
-LEASE = 2.0
-RECONNECTED = 10.0
-RESTARTED = 20.0
+LEASE = 4.0
+RECONNECTED = 30.0
+RESTARTED = 40.0
 CLAIM = 0.2
 """Seconds that a claim lasts whose claimer dies."""
 
@@ -367,7 +367,7 @@ def test_a_killed_worker_s_task_runs_elsewhere_under_the_limit(scene: Scene, rab
     (victim,) = [worker for worker in (goes, stays) if worker.name == scene.stage.starts("first")[0].more["worker"]]
     victim.signal(signal.SIGKILL)
     victim.wait_gone()
-    scene.wait_started("first", times=2, within=LEASE + 4)
+    scene.wait_started("first", times=2, within=RECONNECTED)
     scene.stage.open_all()
     for call in (line.first, line.second, line.third):
         call.get()
