@@ -51,6 +51,15 @@ class Ledger:
     def enter(self, ticket: str, fence: int = PENDING) -> None:
         with self._lock:
             self._fences[ticket] = fence
+            self._back.discard(ticket)
+
+    def refused(self, ticket: str) -> None:
+        """The store was asked, and this delivery is not to run. Should the store say that this worker runs the ticket
+        all the same, it means another delivery of it, whose answer was lost: nobody ran that, so it goes back."""
+        with self._lock:
+            if self._fences.get(ticket) == PENDING:
+                del self._fences[ticket]
+                self._back.add(ticket)
 
     def close(self, ticket: str, *, owed_back: bool = False) -> None:
         """This worker is done with the ticket; `owed_back`: the store was not told yet, and its message goes back."""

@@ -204,7 +204,7 @@ class Gate:
         if field and isinstance(outcome, (Parked, Duplicate)):
             request.message.channel.was_acknowledged(field)
         self._releaser.follow_up(after)
-        self._ask_no_more(ticket)
+        self._ledger.refused(ticket)
         return self._not_now(request, plan, outcome)
 
     def _where_it_is(self, request: Any, plan: Plan) -> tuple[bytes, int | None, str, str]:
