@@ -163,6 +163,7 @@ class Store:
         late: bool = False,
         field: str = "",
         arrival: int = 0,
+        new: bool = False,
     ) -> Admission:
         """A delivered message asks to run.
 
@@ -172,6 +173,7 @@ class Store:
         `late`: the broker keeps the message until the body has ended. `cut`: see include/payload.lua. `field`: the
         message is the store's own delivery to this worker (see fetch.lua), so it need not be passed, and is
         acknowledged in the same step when it is parked. `arrival`: its place in line, where that was given before.
+        `new`: this copy never came out of the store, by what its header says.
         """
         task_id, _, nonce = ticket.rpartition(".")
         if (
@@ -187,7 +189,7 @@ class Store:
         rest = record_rest(
             chain, rank=rank, delivery=delivery, queue=queue, until=until, since=since, late=late, cut=cut
         )
-        came = str(arrival) if arrival else ""
+        came = str(arrival) if arrival else "new" if new else ""
         return cast(Admission, self._run("admit", task_id, nonce, worker, until, message, rest, field, came, *fields))
 
     def release(self, ticket: str, worker: str, fence: int, *, back: bool = False) -> Release:

@@ -185,6 +185,7 @@ class Gate:
                 queue=queue,
                 field=field,
                 arrival=0 if plan.header.at or not self._trust else plan.header.fence,
+                new=self._trust and not plan.header.at and not plan.header.fence,
                 rank=rank_of(request, self._worker.app),
                 expires=microseconds(request.expires.timestamp()) if request.expires else None,
                 late=bool(request.task.acks_late),

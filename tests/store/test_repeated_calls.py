@@ -1,4 +1,4 @@
-"""Calls whose answers were lost, made again when the world has moved on. Both were found by the simulation."""
+"""Calls whose answers were lost, made again, or arriving, when the world has moved on. Found by the simulation."""
 
 from __future__ import annotations
 
@@ -57,3 +57,18 @@ def test_what_expired_while_its_worker_was_dead_ends_with_the_recovery(store: St
     assert (claimed.ticket, claimed.reason) == ("t.1", "expired")
     store.settle([claimed])
     second.finish("other.1")
+
+
+def test_5_a_call_of_before_that_arrives_late_does_not_take_the_message_along(store: Store) -> None:
+    """w1 asks, and gives up waiting; its broker delivers to w2 instead, where t is parked. t is granted and about to be
+    published when the first call is carried out after all: nobody runs it, and the store must keep its message."""
+    w1, w2 = Worker(store, "w1", queue=""), Worker(store, "w2", queue="")
+    w2.deliver("other.1", c("a", 1))
+    assert isinstance(w2.deliver("t.1", c("a", 1), new=True), Parked)
+    w2.finish("other.1")
+    (claimed,) = store.claim()
+    assert w1.deliver("t.1", c("a", 1), new=True) == Duplicate()
+    assert store.messages_of(["t.1"]) == {"t.1": b"message of t.1"}
+    settle(store, [claimed])  # it is published, and comes with what the store has written into it
+    assert isinstance(w2.deliver("t.1", c("a", 1)), Admitted)
+    w2.finish("t.1")

@@ -3,8 +3,8 @@
 -- KEYS  the namespace
 -- ARGV  now, task id, nonce, worker, when it expires or '', message, the rest of its record (rank, delivery, queue, expires,
 --       since, late, cut, links), the field of its delivery in unacked:<worker> or '' (then no message is passed: it is there,
---       and what is parked or dropped is acknowledged in the same step), its arrival if that was given when it was published or
---       '', then its links as in include/record.lua
+--       and what is parked or dropped is acknowledged in the same step), its arrival if that was given when it was published,
+--       'new' if only its header says that it never came out of the store, or '', then its links as in include/record.lua
 -- Outcomes, each with its detail
 --   admitted   fence             all slots are held; the body may run on this worker. One that has waited: { fence, the lines it
 --                                stood in as in include/decode.lua, microseconds since it was granted or '' }
@@ -36,7 +36,7 @@ local here = field == '' or call('HEXISTS', unacked, field) == 1 -- else it was 
 if in_time and here and not record and not floating and call('EXISTS', unpack(notes)) == 0 and survey(t) > t.n then
   local fence, past = serial(), t.n + 1
   take(t, past)
-  local came = ARGV[9] == '' and fence or ARGV[9]
+  local came = tonumber(ARGV[9]) and ARGV[9] or fence
   local head = 'running\t' .. worker .. '\t' .. fence .. '\t0\t' .. came .. '\t' .. past .. '\t' .. past .. '\t\t\t'
   call('HSET', name, nonce, head .. rest)
   call('ZADD', P .. 'worker:' .. worker, fence, t.id)
@@ -111,7 +111,8 @@ local function known(old)
   if state == 'waiting' then return accept({ again and 'parked' or 'duplicate', again and old.at or '' }) end
   if state == 'ended' or state == 'finished' then return accept({ 'duplicate', '' }) end
   if again and (old.kept == 'own' or old.sends > 0) then return accept({ 'duplicate', '' }) end -- it was parked; the parked one comes
-  local elsewhere = old.kept == 'own' and old.worker ~= t.worker and (old.sends == 0 or old.queue ~= '')
+  -- What the store has sent may come while it still has the message; the copy that was parked may come again, or a call of its time.
+  local elsewhere = old.kept == 'own' and old.worker ~= t.worker and (old.sends == 0 or old.queue ~= '' or ARGV[9] == 'new')
   if elsewhere then return accept({ 'duplicate', '' }) end
 end
 
