@@ -7,6 +7,7 @@ import pytest
 from celery_limits.store import Store
 from celery_limits.store.audit import audit
 from celery_limits.store.outcomes import Admitted, Joined, Lost, Released, Renewed
+from celery_limits.transport.courier import Courier
 from tests.redis_server import RedisServer
 from tests.store.actors import (
     ANY,
@@ -133,6 +134,32 @@ def test_the_dead_are_buried_in_batches_and_their_id_stays_barred_meanwhile(stor
     assert holders(store, "k") == set()
     assert isinstance(store.beat("w1"), Joined)
     wind_up(clock, w2, w1)
+
+
+def test_a_name_is_lost_until_all_that_it_had_fetched_is_given_back(store: Store, clock: Clock) -> None:
+    """Else what it fetches in its new life would be given to others with the rest."""
+    w2, client = Worker(store, "w2"), raw_client(store)
+    store.beat("w1")
+    client.lpush("q", *(b"message %d" % i for i in range(3)))
+    courier = Courier(store.client, store.prefix)
+    courier.fetch_now("w1", "mark", 3, ["1", "q", "", "", "1", "0", "q"])
+    dead: tuple[str, ...] = ()
+    while not dead:
+        clock.pass_(store.policy.lease / 4)
+        store.beat(w2.name)
+        dead = store.sweep(w2.name, batch=1).dead
+    rounds = 0
+    while courier.fetched_by("w1"):
+        rounds += 1
+        assert isinstance(store.beat("w1"), Lost)
+        store.sweep(w2.name, batch=1)
+    assert rounds >= 2
+    assert isinstance(store.beat("w1"), Joined)
+    assert client.llen("q") == 3
+    courier.close()
+    client.delete("q")
+    wind_up(clock, w2)
+    store.leave("w1")
 
 
 def test_leave_gives_back_everything_at_once(store: Store, clock: Clock) -> None:

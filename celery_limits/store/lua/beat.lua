@@ -12,8 +12,8 @@
 
 tick()
 local worker, lease = ARGV[2], tonumber(ARGV[3])
-if call('EXISTS', P .. 'dead:' .. worker) == 1 then return { 'lost', '' } end
 local had = call('ZSCORE', P .. 'leases', worker)
+if not had and call('EXISTS', P .. 'dead:' .. worker, P .. 'unacked:' .. worker) > 0 then return { 'lost', '' } end
 if ARGV[8] == 'renew' and not had then return { 'lost', '' } end
 -- A Redis that is full refuses a script's first write, unless that needs no memory. A worker must not be taken for dead because of
 -- that: others could still sweep.
