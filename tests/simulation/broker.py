@@ -1,10 +1,11 @@
-"""A broker in memory: one queue, deliveries that it keeps until they are acknowledged, and its ways to redeliver."""
+"""A broker that knows nothing of the store: one queue in memory, deliveries that it keeps until they are acknowledged,
+and its ways to redeliver."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tests.store.model import Message
 
@@ -16,21 +17,29 @@ __all__ = ["Broker", "Delivery"]
 
 @dataclass(eq=False, slots=True)
 class Delivery:
-    """A message with a worker. `taken`: by whom, where it came from the front of the queue, which is in the store."""
+    """A message with a worker. `field`: under which our own transport keeps it, where that has brought it."""
 
     message: Message
     number: int
-    taken: str = ""
+    field: str = ""
+    arrival: int = 0
+    new: bool = False
+    """It never came out of the store."""
+
+
+class Copy(NamedTuple):
+    message: Message
+    new: bool
 
 
 class Broker:
     def __init__(self) -> None:
-        self.ready: deque[Message] = deque()
+        self.ready: deque[Copy] = deque()
         self.unacknowledged: dict[int, tuple[Delivery, VirtualWorker]] = {}
         self._numbers = 0
 
-    def publish(self, message: Message) -> None:
-        self.ready.append(message)
+    def publish(self, message: Message, *, new: bool) -> None:
+        self.ready.append(Copy(message, new))
 
     def number(self) -> int:
         self._numbers += 1
@@ -39,7 +48,8 @@ class Broker:
     def fetch(self, worker: VirtualWorker) -> Delivery | None:
         if not self.ready:
             return None
-        delivery = Delivery(self.ready.popleft(), self.number())
+        message, new = self.ready.popleft()
+        delivery = Delivery(message, self.number(), new=new)
         self.unacknowledged[delivery.number] = (delivery, worker)
         return delivery
 
@@ -49,13 +59,13 @@ class Broker:
 
     def put_back(self, delivery: Delivery) -> None:
         if self.unacknowledged.pop(delivery.number, None):
-            self.ready.appendleft(delivery.message)
+            self.ready.appendleft(Copy(delivery.message, delivery.new))
 
     def deliver_again(self, number: int) -> None:
         """The broker believes that this delivery came to nothing, be that so or not."""
         if found := self.unacknowledged.pop(number, None):
             found[0].message.excused = True
-            self.ready.appendleft(found[0].message)
+            self.ready.appendleft(Copy(found[0].message, found[0].new))
 
     def hang_up(self, worker: VirtualWorker | None = None) -> None:
         """The connection to one worker, or to all, is gone."""
@@ -64,4 +74,5 @@ class Broker:
                 self.deliver_again(number)
 
     def has(self, message: Message) -> bool:
-        return message in self.ready or any(d.message is message for d, _ in self.unacknowledged.values())
+        waiting = any(copy.message is message for copy in self.ready)
+        return waiting or any(d.message is message for d, _ in self.unacknowledged.values())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tests.store.actors import SECOND
 from tests.store.model import POLICY
 
-from .schedule import Call, Process, Steps, Unreachable
+from .schedule import Call, Process, Steps, Thread, Unreachable
 from .worker import VirtualWorker
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ __all__ = ["Faults"]
 
 MOST_WORKERS = 5
 
-SLOWEST = 8
-"""Seconds after which no call of before is under way any more."""
+LOOK_AGAIN = 0.5
+"""Seconds between two looks whether a call of before is still under way."""
 
 
 class Faults:
@@ -35,6 +35,7 @@ class Faults:
         self.skewed = self.dice.random() < 0.3
         self.person = Process("a person")
         self.stopped = False
+        self._threads: list[Thread] = []
         self.struck: Counter[str] = Counter()
 
     def clock_rate(self) -> float:
@@ -44,8 +45,9 @@ class Faults:
     def plan(self, seconds: float) -> None:
         """Draws the faults of this story: a few kinds of them, so that each kind is met with and without the others."""
         dice, schedule, weather = self.dice, self.story.schedule, self.story.schedule.weather
-        weather.lost_request = dice.choice((0.0, 0.0, 0.05))
+        weather.lost_request = dice.choice((0.0, 0.0, 0.05, 0.15))
         weather.lost_answer = dice.choice((0.0, 0.0, 0.1, 0.3))
+        weather.late = dice.choice((0.0, 0.5))
         weather.slow = dice.choice((0.0, 0.0, 0.05))
         self.unconfirmed = dice.choice((0.0, 0.0, 0.2))
         self.prompt = not (weather.slow or self.unconfirmed)
@@ -66,7 +68,7 @@ class Faults:
                 self.cut_off,
                 self.outage,
             ),
-            *(self.leave, self.deliver_again, self.broker_restart, self.leap),
+            *(self.leave, self.deliver_again, self.broker_restart, self.leap, self.reconnect),
             *(self.cancel, self.cancel, self.resize, self.resize, self.pause),
         ]
 
@@ -83,13 +85,17 @@ class Faults:
         schedule.weather.clear()
         for worker in self.story.workers:
             worker.process.stopped_until = worker.process.cut_until = 0
-        schedule.after(SLOWEST, self._steer_back)
+        self._steer_back()
 
     def _steer_back(self) -> None:
+        """When nothing that people have done before is still on its way."""
+        if self.story.schedule.late or not all(thread.over for thread in self._threads):
+            return self.story.schedule.after(LOOK_AGAIN, self._steer_back)
         referee = self.story.referee
         for key in self.story.keys:
             self._person(f"reset({key})", partial(referee.resize, key, None))
             self._person(f"resume({key})", partial(referee.resume, key))
+        return None
 
     # -- the kinds ------------------------------------------------------------------------------------------
 
@@ -162,6 +168,13 @@ class Faults:
             self._say(f"the broker delivers d{number} again")
             self.story.broker.deliver_again(number)
 
+    def reconnect(self) -> None:
+        worker = self._somebody()
+        if worker:
+            self._say(f"{worker.name} loses its connection to our transport")
+            worker.consumer.broken = True
+            worker.consumer.wake()
+
     def broker_restart(self) -> None:
         self._say("the broker loses every connection")
         self.story.broker.hang_up()
@@ -181,7 +194,7 @@ class Faults:
             with suppress(Unreachable):
                 yield Call(what, act)
 
-        self.story.schedule.start(steps(), self.person)
+        self._threads.append(self.story.schedule.start(steps(), self.person))
 
     def cancel(self) -> None:
         if messages := list(self.story.referee.world.messages.values()):

@@ -7,16 +7,19 @@ answer late or never.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from celery_limits.store import Store
 from celery_limits.store.outcomes import Admission, Admitted, Aftermath, Beat, Release, Released, Stale, Swept
-from tests.store.actors import Clock
+from celery_limits.transport.courier import number_of
 from tests.store.model import Message, Request, Worker, World
-from tests.store.model_checks import Op, no_room_beside_a_waiter
+from tests.store.model_checks import RECOVERING, Op, no_room_beside_a_waiter
 from tests.store.model_play import Play
-from tests.store.model_view import Reader, View
+from tests.store.model_view import View
+from tests.store.post import Fetched, ticket_in
+
+from .broker import Delivery
+from .trip import CALL, SeenReader, Stage
 
 __all__ = ["Referee"]
 
@@ -26,18 +29,21 @@ class SimulatedWorld(World):
 
     elsewhere: Callable[[Message], bool]
 
-    def copies(self, message: Message) -> bool:
-        return self.elsewhere(message)
+    def copies(self, message: Message, view: View) -> bool:
+        return message.ticket in view.carried or self.elsewhere(message)
 
 
 class Referee(Play):
-    def __init__(self, store: Store, clock: Clock, reader: Reader, elsewhere: Callable[[Message], bool]) -> None:
-        super().__init__(store, clock, reader)
-        self.world = SimulatedWorld(clock)
+    world: SimulatedWorld
+    reader: SeenReader
+
+    def __init__(self, stage: Stage, elsewhere: Callable[[Message], bool]) -> None:
+        super().__init__(stage.store, stage.clock, stage.reader)
+        self.caller, self.reader = stage.caller, stage.reader
+        self.world = SimulatedWorld(stage.clock)
         self.world.elsewhere = elsewhere
         self.put: set[int] = set()
         self.released: set[tuple[str, str, int]] = set()
-        self.etas: dict[str, int] = {}
         self.on_dead: Callable[[str], None] = lambda _: None
 
     def after(self, verb: str, after: Aftermath | None = None, **about: Any) -> None:
@@ -53,18 +59,41 @@ class Referee(Play):
             if not body.counts:  # its worker is taken for dead, so another will run it too
                 body.message.excused = True
         super().after(verb, after, **about)
-        for ticket, eta in self.etas.items():
-            met = ticket in post.tickets and ticket not in before.tickets
-            assert not met or eta <= self.clock.now, f"{ticket} is met before its eta"
+        for ticket in post.tickets.keys() - before.tickets.keys():
+            eta = self.world.messages[ticket].eta
+            assert eta is None or eta <= self.clock.now, f"{ticket} is met before its eta"
+        if verb in RECOVERING:
+            self._given_back(before, post)
 
-    def admit(self, message: Message, worker: Worker, number: int, *, full: bool) -> Admission:
-        fate = message.fate
+    def _given_back(self, before: View, post: View) -> None:
+        """What a worker had not acknowledged when it was taken for dead, or had left, may have run."""
+        for worker in before.unacked.keys() - post.unacked.keys():
+            for one in before.unacked[worker].values():
+                self.world.messages[ticket_in(one.text)].excused = True
+
+    def publish(self, message: Message) -> None:
+        if message.arrivals:  # its answer was lost: there are two copies now
+            message.excused = True
+        super().publish(message)
+
+    def admit(self, message: Message, worker: Worker, delivery: Delivery, *, full: bool) -> Admission:
+        fate, number = message.fate, delivery.number
         if number in self.put and message.ticket not in self.view.tickets:
             message.excused = True  # its answer was lost, and by now the store has seen the ticket's end
         self.put.add(number)
-        if worker.crashed and not message.late and not self.world.copies(message):
+        if worker.crashed and not message.late and not self.world.copies(message, self.view):
             message.fate = fate or "lost"  # should it be admitted: the store keeps no copy, and its worker is no more
-        outcome = self.deliver(message, worker, source="worker", delivery=f"{worker.name}/{number}", full=full)
+        name, field, arrival = f"{worker.name}/{number}", delivery.field, delivery.arrival
+        outcome = self.deliver(
+            message,
+            worker,
+            source="worker",
+            delivery=name,
+            full=full,
+            field=field,
+            arrival=arrival,
+            new=delivery.new,
+        )
         if not isinstance(outcome, Admitted):
             message.fate = fate  # it ends when the worker, which may yet die, has told so
         return outcome
@@ -95,20 +124,37 @@ class Referee(Play):
         return outcome
 
     def renew(self, worker: Worker) -> Beat:
-        """With a look only where it is more than a renewal: a sweep follows, which takes one."""
-        return self.beat(worker, look=not worker.leased)
+        """The first one takes the lease, the others only renew it; with a look only where there is something new."""
+        if worker.leased:
+            self.caller.foretold = [b"renewed", b""]
+        return self.beat(worker, look=not worker.leased, renew=bool(worker.beaten))
 
-    def unchanged(self, what: object) -> None:
-        """But for the bell, which a listener may have taken between two looks."""
-        before, self.view = self.view, self.reader.read()
-        if self.view is not before:
-            was, now = ({k: v for k, v in view.raw.items() if k != "bell"} for view in (before, self.view))
-            assert View(was).same_as(View(now)), f"{what} changed the store"
+    def deliver_all(
+        self, worker: Worker, room: int, flags: str, acked: Sequence[str], mark: str
+    ) -> list[Fetched] | None:
+        self._dropped(worker, acked)
+        if worker.leased and not (acked or self.view.ready or self.view.queued):
+            self.caller.foretold = []
+            self.reader.rung.discard(CALL)
+        return self.fetch(worker, room, flags, acked, mark)
 
-    def fetch(self, worker: Worker, queue: str, count: int) -> list[Message]:
-        messages = self.take(worker, queue, count)
-        self.world.hands.clear()
-        return messages
+    def done_with(self, worker: Worker, fields: Sequence[str]) -> None:
+        self._dropped(worker, fields)
+        self.acknowledge(worker, fields)
+
+    def _dropped(self, worker: Worker, fields: Sequence[str]) -> None:
+        """The messages whose acknowledgement comes after the death of the one who sent it. One that is acknowledged
+        early has nobody any more."""
+        if not worker.crashed:
+            return
+        for ticket in self._tickets(self.view, worker, fields):
+            message = self.world.messages[ticket]
+            left = self.view.copies(message.ticket) > 1 or self.world.elsewhere(message)
+            message.fate = message.fate or ("" if left else "lost")
+
+    def fetched_by(self, worker: Worker) -> list[str]:
+        """What `Courier.fetched_by` says, from the last look."""
+        return sorted(self.view.unacked.get(worker.name, ()), key=number_of)
 
     def held_by(self, worker: Worker) -> dict[str, int]:
         """What `Store.held_by` says, from the last look."""

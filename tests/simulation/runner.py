@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import time
@@ -9,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from queue import Empty
+from typing import TypeAlias
 
 from celery_limits.store.scripts import Script, load
 from tests.redis_server import RedisServer
@@ -16,7 +18,7 @@ from tests.redis_server import RedisServer
 from .story import Story, Violation
 from .trip import Stage
 
-__all__ = ["Tally", "play", "replay", "spread"]
+__all__ = ["Progress", "Tally", "default_jobs", "play", "replay", "spread"]
 
 AT_ONCE = 25
 """Seeds after which a process reports."""
@@ -53,14 +55,19 @@ class Tally:
 def play(seeds: Iterable[int], stage: Stage, *, stop_at_first: bool = False) -> Tally:
     tally = Tally()
     for seed in seeds:
-        story = Story(seed, stage)
-        try:
-            story.tell()
-        except Violation as violation:
-            tally.violations[seed] = str(violation)
-        tally.note(story)
+        tally.add(_one(seed, stage))
         if stop_at_first and tally.violations:
             break
+    return tally
+
+
+def _one(seed: int, stage: Stage) -> Tally:
+    tally, story = Tally(), Story(seed, stage)
+    try:
+        story.tell()
+    except Violation as violation:
+        tally.violations[seed] = str(violation)
+    tally.note(story)
     return tally
 
 
@@ -77,34 +84,58 @@ def replay(seed: int, trace: Callable[[str], None], scripts: Callable[[str], Scr
     return None
 
 
-def _work(seeds: range, reports: multiprocessing.Queue[Tally]) -> None:
+Report: TypeAlias = tuple[int, Tally]
+"""Of which process, and what came of the seeds since its last one."""
+
+
+def _work(number: int, seeds: range, reports: multiprocessing.Queue[Report]) -> None:
+    gc.disable()  # a story is one heap of references to one another; it goes when the next report is made
     with RedisServer() as server:
         stage = Stage(server.client())
-        parent = os.getppid()
-        for start in range(0, len(seeds), AT_ONCE):
-            if os.getppid() != parent:  # it was killed, and nobody listens any more
-                break
-            reports.put(play(seeds[start : start + AT_ONCE], stage))
+        parent, tally = os.getppid(), Tally()
+        for seed in seeds:
+            tally.add(_one(seed, stage))
+            if tally.violations or tally.seeds == AT_ONCE or seed == seeds[-1]:
+                reports.put((number, tally))  # a violation at once: whatever happens next, its seed is known
+                tally = Tally()
+                gc.collect()
+                if os.getppid() != parent:  # it was killed, and nobody listens any more
+                    break
 
 
-def spread(first: int, seeds: int, jobs: int) -> Iterator[tuple[Tally, float]]:
-    """All seeds on so many processes; after each report all that is known, and the seconds it took."""
+@dataclass
+class Progress:
+    """All that is known so far. Every seed below `reached` has been told."""
+
+    tally: Tally
+    seconds: float
+    reached: int
+
+
+def spread(first: int, seeds: int, jobs: int) -> Iterator[Progress]:
+    """All seeds on so many processes; the progress after each report."""
     context = multiprocessing.get_context("spawn")
-    reports: multiprocessing.Queue[Tally] = context.Queue()
+    reports: multiprocessing.Queue[Report] = context.Queue()
     everything = range(first, first + seeds)
-    workers = [context.Process(target=_work, args=(everything[n::jobs], reports), daemon=True) for n in range(jobs)]
+    shares = [everything[n::jobs] for n in range(jobs)]
+    workers = [context.Process(target=_work, args=(n, share, reports), daemon=True) for n, share in enumerate(shares)]
     for worker in workers:
         worker.start()
-    tally, began = Tally(), time.monotonic()
+    tally, began, told = Tally(), time.monotonic(), [0] * jobs
     while tally.seeds < seeds:
         try:
-            tally.add(reports.get(timeout=5))
+            number, more = reports.get(timeout=5)
         except Empty:
             dead = [w.exitcode for w in workers if w.exitcode]
             if dead:
                 raise RuntimeError(f"a process of the simulation ended by itself: {dead}") from None
             continue
-        yield tally, time.monotonic() - began
+        tally.add(more)
+        told[number] += more.seeds
+        reached = min(
+            (share[n] for n, share in zip(told, shares, strict=True) if n < len(share)), default=first + seeds
+        )
+        yield Progress(tally, time.monotonic() - began, reached)
     for worker in workers:
         worker.join()
 

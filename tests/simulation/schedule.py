@@ -18,6 +18,9 @@ from tests.store.actors import SECOND, Clock
 __all__ = ["Call", "Idle", "Process", "Schedule", "Sleep", "Steps", "Thread", "Unreachable", "Weather"]
 
 MILLISECOND = SECOND // 1000
+LATEST = 4
+"""Seconds after which a request that was thought to be lost arrives at the latest."""
+
 ATTEMPTS = 3
 """How often a call is sent when its connection breaks, as in `celery_limits.store.caller`."""
 
@@ -44,6 +47,8 @@ class Idle:
 class Call:
     what: str
     run: Callable[[], Any]
+    attempts: int = ATTEMPTS
+    """How often it is sent when its connection breaks."""
 
 
 Steps: TypeAlias = Generator[Sleep | Idle | Call, Any, Any]
@@ -72,11 +77,13 @@ class Weather:
 
     lost_request: float = 0.0
     lost_answer: float = 0.0
+    late: float = 0.0
+    """Of those that are lost on the way there: they arrive after all, when nobody waits for their answer any more."""
     slow: float = 0.0
     outage_until: int = 0
 
     def clear(self) -> None:
-        self.lost_request = self.lost_answer = self.slow = 0.0
+        self.lost_request = self.lost_answer = self.late = self.slow = 0.0
         self.outage_until = 0
 
 
@@ -100,6 +107,8 @@ class Schedule:
         self.leap = 0
         self.weather = Weather()
         self.calls = self.unanswered = 0
+        self.late = 0
+        """Requests that are still under way, though nobody waits for an answer."""
         self.looked: Callable[[], None] = lambda: None
         self._trace = trace
         self.traced = trace is not None
@@ -191,22 +200,33 @@ class Schedule:
         if dead and self.dice.random() < 0.5:
             return None  # it died before it had sent it
         if weather.outage_until > self.now or process.cut > self.now:
-            return self._unanswered(thread, turn, call, ATTEMPTS)
+            return self._unanswered(thread, turn, call, call.attempts)
         if self.dice.random() < weather.lost_request:
+            if self.dice.random() < weather.late:
+                self.late += 1
+                self.after(self.dice.random() * LATEST, self._arrive_late, call, process)
             return self._unanswered(thread, turn, call, attempt)
+        answer = self._execute(call, process, " (its sender is dead)" if dead else "")
+        if self.dice.random() < weather.lost_answer:
+            return self._unanswered(thread, turn, call, attempt)
+        return self.at(self.now + self._delay(), self._resume, thread, turn, answer)
+
+    def _arrive_late(self, call: Call, process: Process) -> None:
+        self.late -= 1
+        self._execute(call, process, " (too late)")
+
+    def _execute(self, call: Call, process: Process, how: str) -> Any:
         self.clock.now = max(self.clock.now, self.now + self.leap)
         self.calls += 1
         answer = call.run()
         self.looked()
         if self.traced:
-            self.say(process.name, f"{call.what} -> {answer}{' (its sender is dead)' if dead else ''}")
-        if self.dice.random() < weather.lost_answer:
-            return self._unanswered(thread, turn, call, attempt)
-        return self.at(self.now + self._delay(), self._resume, thread, turn, answer)
+            self.say(process.name, f"{call.what} -> {answer}{how}")
+        return answer
 
     def _unanswered(self, thread: Thread, turn: int, call: Call, attempt: int) -> None:
         """A connection that broke is opened again and the call repeated; one that hangs is given up."""
-        if attempt < ATTEMPTS and self.dice.random() < 0.7 and thread.process.alive and not thread.over:
+        if attempt < call.attempts and self.dice.random() < 0.7 and thread.process.alive and not thread.over:
             self.say(thread.process.name, f"{call.what} is sent again")
             return self._send(thread, turn, call, attempt + 1)
         self.say(thread.process.name, f"{call.what} is not answered")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any
 
 from celery_limits.chain import Link
 from celery_limits.store.audit import audit, leftovers
@@ -16,10 +15,11 @@ from tests.store.actors import SECOND, c, drain_time, f, r
 from tests.store.model import Errand, Floating, Message, Worker
 
 from .broker import Broker
+from .consumer import Consumer
 from .faults import Faults
 from .referee import Referee
-from .schedule import Schedule, Thread
-from .trip import Stage
+from .schedule import Call, Schedule, Sleep, Steps, Thread, Unreachable
+from .trip import BELL, CALL, Stage
 from .worker import Habits, VirtualWorker
 
 __all__ = ["Story", "Violation"]
@@ -53,14 +53,16 @@ class Story:
         self.schedule.looked = self.looked
         self.dice = self.schedule.dice
         self.broker = Broker()
-        self.referee = Referee(stage.store, stage.clock, stage.reader, self._elsewhere)
+        self.referee = Referee(stage, self._elsewhere)
         self.referee.on_dead = self._declared_dead
         self.referee.world.floating["f"] = Floating()
         self.workers: list[VirtualWorker] = []
         self.healed = self.closing = False
         self.runs = 0
         self._listeners: list[Thread] = []
-        self._rung: set[Thread] = set()
+        self._sleepers: list[Consumer] = []
+        self._stage = stage
+        self.published = self.unsent = 0
         self._hired = 0
         keys = self.dice.sample(sorted(LINKS), self.dice.choice((1, 2, 2, 3)))
         self.keys = sorted(keys)
@@ -80,7 +82,7 @@ class Story:
         dice, schedule = self.dice, self.schedule
         for _ in range(dice.choice((2, 2, 3, 4))):
             self.hire()
-        length = dice.choice((4, 10, 20))
+        length = dice.choice((3, 6, 12))
         for _ in range(dice.randint(4, 14)):
             schedule.after(dice.random() * length * 0.7, self.publish)
         self.faults.plan(length)
@@ -109,7 +111,9 @@ class Story:
 
     def _at_rest(self) -> bool:
         """Nothing of any message is anywhere but in memories that time will take."""
-        if any(not m.fate for m in self.referee.world.messages.values()) or self.broker.ready:
+        if self.unsent or self.referee.view.carried or self.broker.ready:
+            return False
+        if any(not m.fate for m in self.referee.world.messages.values()):
             return False
         if any(w.in_hand for w in self.workers) or self.broker.unacknowledged:
             return False
@@ -126,6 +130,7 @@ class Story:
             self.store.resume(key)
         self.clock.now = max(self.clock.now, self.schedule.now + self.schedule.leap)
         drain_time(self.store, self.clock)
+        self._stage.caller.settle()
         findings, left = audit(self.store), leftovers(self.store)
         assert not findings, f"the audit finds {findings}"
         assert not left, f"left when all is quiet: {left}"
@@ -137,6 +142,7 @@ class Story:
         self._hired += 1
         habits = Habits(
             places=dice.choice((1, 2, 3)),
+            prefetch=dice.choice((1, 2, 4, 8)),
             forked=dice.random() < 0.6,
             terminates=dice.random() < 0.3,
             frugal=dice.random() < 0.2,
@@ -148,28 +154,44 @@ class Story:
         return worker
 
     def publish(self, task: str = "") -> None:
-        dice, world = self.dice, self.referee.world
-        number = len(world.messages)
+        dice = self.dice
+        number = self.published
+        self.published += 1
         keys = [key for key in self.keys if dice.random() < 0.7] or [dice.choice(self.keys)]
         links = tuple(dice.choice(LINKS[key]) for key in keys)
         expires = self.clock.now + dice.randint(1, 8) * SECOND if dice.random() < 0.15 else None
+        eta = self.clock.now + dice.randint(1, 5) * SECOND if expires is None and dice.random() < 0.1 else None
         message = Message(
             f"{task or f't{number}'}.{number}",
             links,
             rank=dice.choice((0, 0, 3)),
             late=dice.random() < 0.5,
-            queue=dice.choice(("q", "")),
+            queue=dice.choice(("q", "q", "")),
             expires=expires,
             cut=dice.choice((None, 1)),
+            eta=eta,
         )
-        if expires is None and dice.random() < 0.1:
-            self.referee.etas[message.ticket] = self.clock.now + dice.randint(1, 5) * SECOND
-        world.messages[message.ticket] = message
         self.schedule.say("", f"publish {message} {links}")
-        self._send(message)
+        if message.queue:
+            self.unsent += 1
+            self.schedule.start(self._publishing(message), self.faults.person)
+        else:
+            self.referee.world.messages[message.ticket] = message
+            self._send(message, new=True)
 
-    def _send(self, message: Message) -> None:
-        self.broker.publish(message)
+    def _publishing(self, message: Message) -> Steps:
+        """Through our own transport; what was not answered is published again, as kombu does."""
+        while True:
+            try:
+                yield Call(f"publish({message.ticket})", lambda: self.referee.publish(message), attempts=1)
+            except Unreachable:
+                yield Sleep(SECOND // 5)
+            else:
+                break
+        self.unsent -= 1
+
+    def _send(self, message: Message, *, new: bool) -> None:
+        self.broker.publish(message, new=new)
         self._wake_someone()
 
     def _wake_someone(self) -> None:
@@ -208,50 +230,51 @@ class Story:
         if errand.claim.reason is not None:
             errand.message.fate = errand.message.fate or errand.claim.reason
         elif confirmed or self.dice.random() < 0.5:
-            self._send(errand.message)
+            self._send(errand.message, new=False)
         return confirmed
 
-    def dropped(self, message: Message) -> None:
-        """By a worker that was taken for dead. One that is acknowledged early may have been with it alone: it had been
-        admitted, and the answer was lost."""
-        kept = message.ticket in self.referee.view.messages or self._elsewhere(message)
-        if not kept and not message.late:
-            message.fate = message.fate or "lost"
+    def is_gone(self, worker: VirtualWorker) -> None:
+        """Its connections are closed: it hears nothing any more."""
+        self.stop_listening(worker.housekeeper)
+        self.awake(worker.consumer)
 
     def has_left(self, worker: VirtualWorker) -> None:
+        self.is_gone(worker)
         worker.process.alive = False
         worker.in_hand.clear()
         self.broker.hang_up(worker)
         self._wake_someone()
 
-    @property
-    def something_ready(self) -> bool:
-        return bool(self.referee.view.ready)
+    def sleeping(self, consumer: Consumer) -> None:
+        """It waits for the bell of the queue."""
+        self._sleepers.append(consumer)
 
-    def listening(self, thread: Thread) -> None:
-        self._listeners.append(thread)
+    def awake(self, consumer: Consumer) -> None:
+        if consumer in self._sleepers:
+            self._sleepers.remove(consumer)
 
-    def stop_listening(self, thread: Thread) -> bool:
+    def listening(self, housekeeper: Thread) -> None:
+        """It waits for the bell of the housekeeping."""
+        self._listeners.append(housekeeper)
+
+    def stop_listening(self, housekeeper: Thread) -> bool:
         """True when the bell is what woke it."""
-        if thread in self._listeners:
-            self._listeners.remove(thread)
-        rung = thread in self._rung
-        self._rung.discard(thread)
+        rung = housekeeper not in self._listeners
+        if not rung:
+            self._listeners.remove(housekeeper)
         return rung
 
-    def take_bell(self) -> None:
-        client: Any = self.store.client
-        client.lpop(f"{self.store.prefix}bell")
-
     def looked(self) -> None:
-        """After every call: a blocked listener hears the bell, an idle place that there is something to take."""
-        view = self.referee.view
-        if self._listeners and "bell" in view.raw:
-            listener = self._listeners.pop(0)
-            self._rung.add(listener)
-            self.schedule.wake(listener)
-        if view.ready:
-            self._wake_someone()
+        """After every call: whoever is blocked hears its bell, the one that has waited longest for it."""
+        rung = self._stage.reader.rung
+        if BELL in rung and self._listeners:
+            self._stage.silence(BELL)
+            self.schedule.wake(self._listeners.pop(0))
+        if CALL in rung and self._sleepers:
+            self._stage.silence(CALL)
+            sleeper = self._sleepers.pop(0)
+            sleeper.rung = True
+            sleeper.wake()
 
     def _declared_dead(self, name: str) -> None:
         """Guarantee 1, without its exception: a worker that ends its bodies in time has none when its lease lapses."""
@@ -260,4 +283,9 @@ class Story:
                 assert not worker.bodies, f"{name} is taken for dead, and has not ended its bodies"
 
     def _elsewhere(self, message: Message) -> bool:
+        """With a broker that knows nothing of the store, or where a body runs. What our own transport has brought to a
+        worker, and is not begun, is no copy: the store must have it."""
+        if message.queue:
+            bodies = [(body, d) for w in self.workers for body, (d, _, _) in w.bodies.items()]
+            return any(d.message is message and body.process.alive for body, d in bodies)
         return self.broker.has(message) or any(d.message is message for w in self.workers for d in w.in_hand)

@@ -15,11 +15,15 @@ from celery_limits.store.errors import translate
 from celery_limits.store.scripts import VERBS, Script, load
 from tests.store.actors import Clock
 from tests.store.model import POLICY
-from tests.store.model_view import Reader, View
+from tests.store.model_view import LOOK_AT, Reader, View
+from tests.store.post import QUEUE
 
-__all__ = ["Stage"]
+__all__ = ["BELL", "CALL", "SeenReader", "Stage"]
 
-UNSEEN = frozenset({"beat", "status", "explain", "audit"})
+BELL, CALL = "bell", f"call:{QUEUE}"
+"""What those sleep on who keep house, and those who fetch."""
+
+UNSEEN = frozenset({"status", "explain", "audit"})
 """Verbs after which nobody looks."""
 
 
@@ -29,9 +33,10 @@ _LOOK = """
 local list, range = { 'LRANGE', 0, -1 }, { 'ZRANGE', 0, -1, 'WITHSCORES' }
 local set, hash, get = { 'SMEMBERS' }, { 'HGETALL' }, { 'GET' }
 local kinds = { task = hash, hold = set, line = range, note = hash, rates = range, worker = range, dead = range,
-  alarms = range, bell = list, ready = list, outbox = range, cancelled = get, aside = hash, serial = get }
-local unseen = { leases = true, pulse = true, config = true, call = true }
-local found = {}
+  alarms = range, ready = list, outbox = range, cancelled = get, aside = hash, serial = get,
+  unacked = hash }
+local unseen = { leases = true, pulse = true, config = true, call = true, bell = true }
+local found = { redis.call('EXISTS', KEYS[2]), redis.call('EXISTS', KEYS[3]) }
 for _, name in ipairs(redis.call('KEYS', KEYS[1] .. '*')) do
   local short = string.sub(name, #KEYS[1] + 1)
   local kind = string.match(short, '^%a+')
@@ -41,23 +46,42 @@ for _, name in ipairs(redis.call('KEYS', KEYS[1] .. '*')) do
     found[#found + 1] = redis.call(how[1], name, unpack(how, 2))
   end
 end
+for _, name in ipairs(ARGV) do
+  local texts = redis.call('LRANGE', name, 0, -1)
+  if texts[1] then
+    found[#found + 1] = 'list:' .. name
+    found[#found + 1] = texts
+  end
+end
 return found
 """
 
 
 class LookingCaller(Caller):
-    """Sends each verb together with the script that reads the whole namespace. All scripts must have been loaded."""
+    """Sends each verb together with the script that reads the whole namespace. All scripts must have been loaded.
+
+    Where the answer is certain, and nothing that is looked at will change, the call waits and goes with the next one;
+    the answer is held against what was `foretold`. So a renewal, or a fetch from empty queues, costs no trip.
+    """
 
     look: bytes
     seen: Any = None
+    foretold: Any = None
 
-    def __call__(self, script: Script, *args: Arg) -> list[Any]:
-        connection = self._connection()
+    def __init__(self, client: Redis, prefix: str) -> None:
+        super().__init__(client, prefix)
+        self._waiting: list[bytes] = []
+        self._due: list[tuple[str, Any]] = []
+
+    def __call__(self, script: Script, *args: Arg) -> Any:
         command = pack_command(("EVALSHA", script.sha, "1", self._prefix, *args))  # type: ignore[arg-type]
+        foretold, self.foretold = self.foretold, None
+        if foretold is not None:
+            return self.later(command, script.verb, foretold)
         looks = script.verb not in UNSEEN
-        connection.send_packed_command([command + self.look if looks else command], check_health=False)
+        connection = self._send_all(command + self.look if looks else command)
         try:
-            reply: list[Any] = connection.read_response(disable_decoding=True)
+            reply = connection.read_response(disable_decoding=True)
         except redis_errors.ResponseError as error:
             connection.disconnect()
             raise translate(error, script.verb) from error
@@ -65,18 +89,50 @@ class LookingCaller(Caller):
             self.seen = connection.read_response(disable_decoding=True)
         return reply
 
+    def later(self, command: bytes, verb: str, foretold: Any) -> Any:
+        self._waiting.append(command)
+        self._due.append((verb, foretold))
+        return foretold
+
+    def look_around(self) -> Any:
+        return self._send_all(self.look).read_response(disable_decoding=True)
+
+    def abandon(self) -> None:
+        """What still waits is of a story that has failed."""
+        self._waiting.clear()
+        self._due.clear()
+        self.foretold = None
+
+    def settle(self) -> None:
+        """Nothing waits any more."""
+        if self._waiting:
+            self._send_all(b"")
+
+    def _send_all(self, command: bytes) -> Any:
+        connection = self._connection()
+        due, self._due = self._due, []
+        connection.send_packed_command([b"".join((*self._waiting, command))], check_health=False)
+        self._waiting.clear()
+        for verb, foretold in due:
+            reply = connection.read_response(disable_decoding=True)
+            if reply != foretold:
+                connection.disconnect()
+                raise AssertionError(f"{verb} answered {reply}, {foretold} was due")
+        return connection
+
 
 class SeenReader(Reader):
-    """Has what the last call has brought along, and only goes to Redis where there was none."""
+    """Has what the last call has brought along, and only goes to Redis where nothing was ever looked at."""
 
     def __init__(self, store: Store, caller: LookingCaller) -> None:
-        super().__init__(store)
         client: Any = store.client
-        caller.look = pack_command(("EVALSHA", client.script_load(_LOOK), "1", store.prefix))  # type: ignore[arg-type]
-        self._command = [caller.look]
+        keys = ("3", store.prefix, *(store.prefix + bell for bell in (BELL, CALL)))
+        caller.look = pack_command(("EVALSHA", client.script_load(_LOOK), *keys, *LOOK_AT))
         self._caller = caller
         self._flat: Any = None
         self._view = View({})
+        self.rung: set[str] = set()
+        """The bells that hang in the store, for whoever waits for one next."""
 
     def forget(self) -> None:
         self._caller.seen = self._flat = None
@@ -85,12 +141,18 @@ class SeenReader(Reader):
         """The very view of before where nothing has changed."""
         flat, self._caller.seen = self._caller.seen, None
         if flat is None:
-            self._connection.send_packed_command(self._command, check_health=False)
-            flat = self._connection.read_response(disable_decoding=True)
+            if self._flat is not None:
+                return self._view
+            flat = self._caller.look_around()
+        self.rung = {bell for bell, rings in zip((BELL, CALL), flat[:2], strict=True) if rings}
+        del flat[:2]
         if flat != self._flat:
             self._flat = flat
             self._view = View({flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)})
         return self._view
+
+    def close(self) -> None:
+        """It has no connection of its own."""
 
 
 class Stage:
@@ -103,15 +165,21 @@ class Stage:
         self.client = client
         self.clock = Clock()
         self.store = Store(client, "simulation", POLICY, self.clock, scripts)
-        self.store._call = caller = LookingCaller(client, self.store.prefix)
-        self.reader = SeenReader(self.store, caller)
+        self.store._call = self.caller = LookingCaller(client, self.store.prefix)
+        self.reader = SeenReader(self.store, self.caller)
 
     def clear(self) -> None:
         """As for the first story, whatever the last one has left."""
         client: Any = self.client
+        self.caller.abandon()
         client.flushdb()
         self.reader.forget()
         self.clock.now = Clock().now
+
+    def silence(self, bell: str) -> None:
+        """Somebody has heard the bell, and with that has taken it."""
+        self.caller.later(pack_command(("DEL", self.store.prefix + bell)), "DEL", 1)  # type: ignore[arg-type]
+        self.reader.rung.discard(bell)
 
     def close(self) -> None:
         self.reader.close()

@@ -6,17 +6,15 @@ what an admission must answer; `model_checks` says what must be true after any s
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
 
-from celery_limits.chain import ConcurrencyLink, Link, RateLink
 from celery_limits.limits import parse_rate
 from celery_limits.store import Policy
 from celery_limits.store.outcomes import Admitted, Claimed, Discarded, Duplicate, Expired, Full, Lost, Parked, Revoked
 
 from .actors import SECOND, Clock
+from .model_message import Message, Place, Spec
 from .model_view import Record, View
 
 __all__ = [
@@ -31,90 +29,14 @@ __all__ = [
     "Waiter",
     "Worker",
     "World",
-    "spec_of",
 ]
 
 POLICY = Policy(lease=4, grant_timeout=5, forget=600, remember=3600, refresh_timeout=20)
 
-Place = tuple[int, float]
-"""Where one stands in every line: (rank, when the store first met it)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """A link in the model's words. `size` and `interval` are what the message declares, not what is in force."""
-
-    kind: str
-    key: str
-    weight: int
-    size: int = 0
-    longest: int | None = None
-    interval: float = 0.0
-    burst: int = 1
-    every: int = 0
-
-
-@lru_cache(maxsize=1024)
-def spec_of(link: Link) -> Spec:
-    if isinstance(link, RateLink):
-        return Spec("rate", link.key, link.cost, interval=link.interval_us or 0.0, burst=link.burst)
-    longest = 0 if link.on_full == "discard" else link.max_waiting
-    if isinstance(link, ConcurrencyLink):
-        return Spec("fixed", link.key, link.weight, link.limit, longest)
-    return Spec("floating", link.key, link.weight, link.default, longest, every=round(link.every * SECOND))
-
-
-@dataclass(eq=False, slots=True)
-class Message:
-    """A published message, and what must be remembered of it for as long as the store knows its ticket."""
-
-    ticket: str
-    links: tuple[Link, ...]
-    rank: int
-    late: bool
-    queue: str
-    expires: int | None
-    cut: int | None
-    specs: tuple[Spec, ...] = ()
-    body: bytes = b""
-    place: Place | None = None
-    reached: int = 0
-    deadline: int | None = None
-    """Until when a grant may be picked up, or a place is remembered."""
-    fate: str = ""
-    """How it ended, once it has: done, lost (acknowledged early by a worker that died), or the reason that was told."""
-    done: int = 0
-    """When it was done last."""
-    excused: bool = False
-    """Something crashed or was cut off on the way, so it may run more than once; never at once, though."""
-
-    def __post_init__(self) -> None:
-        self.specs = tuple(spec_of(link) for link in self.links)
-        self.body = f"{{{self.ticket}}}".encode()
-
-    def __repr__(self) -> str:
-        return f"<{self.ticket} {' '.join(s.key for s in self.specs)}>"
-
-    @property
-    def task(self) -> str:
-        return self.ticket.rpartition(".")[0]
-
-    def payload(self, record: Record) -> bytes:
-        """What goes back to the queue: the body, with its state written where the publisher marked the place."""
-        if self.cut is None:
-            return self.body
-        held = [spec.key for spec in self.specs[: record.passed] if spec.kind != "rate"]
-        keys = json.dumps(held, separators=(",", ":"))
-        state = f'"at": {record.passed}, "held": {keys}, "fence": {record.fence}'.encode()
-        return self.body[: self.cut] + state + self.body[self.cut :]
-
-    def forget(self) -> None:
-        self.place, self.reached, self.deadline = None, 0, None
-
 
 @dataclass(eq=False, slots=True)
 class Body:
-    """One run of a message. `copy`: the broker has the message until it is acknowledged."""
+    """One run of a message. Until it is acknowledged the broker has it (`copy`), or our own transport (`field`)."""
 
     message: Message
     worker: Worker
@@ -122,6 +44,7 @@ class Body:
     fence: int
     delivery: str
     copy: bool
+    field: str = ""
 
     @property
     def admission(self) -> tuple[str, str, int]:
@@ -199,8 +122,6 @@ class World:
     broker: list[Message] = field(default_factory=list)
     """Copies that the broker will deliver some day, in any order."""
     bodies: list[Body] = field(default_factory=list)
-    hands: list[tuple[Worker, Message]] = field(default_factory=list)
-    """Taken from a queue, not yet admitted."""
     errands: list[Errand] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     ghosts: list[tuple[str, str, int]] = field(default_factory=list)
@@ -217,7 +138,6 @@ class World:
     remembered: dict[str, int] = field(default_factory=dict)
     """Cancelled task ids, and until when at least."""
     fence: int = 0
-    arrivals: int = 0
     pulse: int | None = None
     """When a worker was last heard."""
     noticed: bool = False
@@ -284,9 +204,9 @@ class World:
             return False
         return self.fits(view, spec, now) and not self.barred(place, spec, self.standing(view, spec.key))
 
-    def walk(self, view: View, message: Message, start: int, now: int) -> int:
+    def walk(self, view: View, message: Message, start: int, now: int, arrival: int = 0) -> int:
         """The first link that stops it, or their number. What was paid at a rate once is not paid again."""
-        place = message.place or (message.rank, math.inf)
+        place = message.place or (message.rank, arrival or math.inf)
         for i in range(start, len(message.specs)):
             spec = message.specs[i]
             paid = spec.kind == "rate" and i < message.reached
@@ -300,34 +220,62 @@ class World:
         return i >= message.reached and spec.longest is not None and view.waiting(spec.key) >= spec.longest
 
     def admission(
-        self, view: View, message: Message, worker: Worker, delivery: str, now: int, *, full: bool
+        self,
+        view: View,
+        message: Message,
+        worker: Worker,
+        delivery: str,
+        now: int,
+        *,
+        full: bool,
+        field: str = "",
+        arrival: int = 0,
+        new: bool = False,
     ) -> Expected:
-        """What `admit` must answer. `full`: the call carries the message."""
+        """What `admit` must answer. `full`: the call carries the message; `field`: or says where it is."""
         start, record = 0, view.tickets.get(message.ticket)
         if not worker.leased:
             return Lost()
+        here = not field or field in view.unacked.get(worker.name, ())
         if record:
-            again = record.delivery == delivery
-            if record.state == "running":
-                spared = full or record.kept  # a copy may only be dropped once the store has one in case the first dies
-                return Admitted(record.fence) if again else Duplicate() if spared else Full(0)
-            if record.state == "waiting":
-                return Parked(record.passed) if again else Duplicate()
-            parked = again and (record.kept or record.sends)  # by this very call, whose answer was lost
-            elsewhere = record.kept and record.worker != worker.name and (message.queue or not record.sends)
-            if record.state in ("ended", "finished") or elsewhere or parked:
-                return Duplicate()
+            known = self._known(message, record, delivery, here=here, full=full or bool(field), new=new)
+            if known is not None:
+                return known
             start = record.passed
+        if not here:
+            return Duplicate()
         if message.task in view.cancelled:
             return Revoked()
         if message.expires is not None and message.expires <= now:
             return Expired()
-        stop = self.walk(view, message, start, now)
+        stop = self.walk(view, message, start, now, arrival)
         if stop == len(message.specs):
             return Admitted(0)
         if self.turned_away(view, message, stop):
             return Discarded()
-        return Parked(stop) if full or (record and record.kept) else Full(stop)
+        return Parked(stop) if full or field or (record and record.kept) else Full(stop)
+
+    def _known(
+        self, message: Message, record: Record, delivery: str, *, here: bool, full: bool, new: bool
+    ) -> Expected | None:
+        """What a delivery is to a ticket that is known; None where it is the ticket's own message."""
+        again = record.delivery == delivery
+        if record.state == "running":
+            spared = full or record.kept  # a copy may only be dropped once the store has one in case the first dies
+            return Admitted(record.fence) if again else Duplicate() if spared or not here else Full(0)
+        if record.state == "waiting":
+            return Parked(record.passed) if again else Duplicate()
+        parked = again and (record.kept or record.sends)  # by this very call, whose answer was lost
+        elsewhere = record.kept and (message.queue or not record.sends or new)
+        if record.state in ("ended", "finished") or elsewhere or parked:
+            return Duplicate()
+        return None
+
+    def stands(self, view: View, message: Message, now: int, arrival: int) -> bool:
+        """Does a message that has not come to the gate yet join the line of its first link?"""
+        if message.task in view.cancelled or message.ticket in view.tickets:
+            return False
+        return self.walk(view, message, 0, now, arrival) == 0 and not self.turned_away(view, message, 0)
 
     # -- the world around the store ---------------------------------------------------------------------
 
@@ -341,8 +289,8 @@ class World:
         if not any(worker.leased for worker in self.workers.values()):
             self.pulse = None
 
-    def copies(self, message: Message) -> bool:
-        """Is there a copy outside the store: with the broker, or where a body runs?"""
-        if message in self.broker:
+    def copies(self, message: Message, view: View) -> bool:
+        """Is there a copy outside the store: with a broker, or where a body runs?"""
+        if message.ticket in view.carried or message in self.broker:
             return True
         return any(b.message is message and not b.worker.crashed for b in self.bodies)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from .actors import SECOND
 from .model import POLICY, Message, Spec, World
 from .model_view import HOLDING, Record, View
+from .post import bare, ticket_in
 
 __all__ = ["Op", "judge", "swept_clean"]
 
@@ -29,17 +30,23 @@ class Op:
     ticket: str = ""
     task: str = ""
     worker: str = ""
+    among: frozenset[str] = frozenset()
+    """The tickets of the deliveries that it was about."""
+    queued: frozenset[str] = frozenset()
+    """The tickets that it may have put into line, instead of fetching them."""
+    arrival: int = 0
     complete: bool = False
     """A sweep that left nothing for another."""
 
 
-WAKING = frozenset({"release", "admit", "cancel", "leave", "sweep", "resize", "resume", "refreshed"})
+DROPPING = frozenset({"acknowledge", "fetch"})
+WAKING = frozenset({"release", "admit", "cancel", "leave", "sweep", "resize", "resume", "refreshed"}) | DROPPING
 RECOVERING = frozenset({"leave", "sweep"})
-DISPATCHING = frozenset({"take", "claim", "settle", "leave", "sweep"})
+DISPATCHING = frozenset({"fetch", "claim", "settle"})
 
 MOVES: dict[tuple[str, str], frozenset[str]] = {
     ("", "running"): frozenset({"admit"}),
-    ("", "waiting"): frozenset({"admit"}),
+    ("", "waiting"): frozenset({"admit", "publish", "fetch"}),
     ("running", "running"): frozenset({"admit"}),
     ("running", ""): frozenset({"release"}),
     ("running", "finished"): frozenset({"release"}),
@@ -54,12 +61,12 @@ MOVES: dict[tuple[str, str], frozenset[str]] = {
     ("granted", "running"): frozenset({"admit"}),
     ("granted", "away"): frozenset({"sweep"}),
     ("granted", "ended"): frozenset({"cancel"}),
-    ("granted", ""): frozenset({"cancel", "admit"}),
+    ("granted", ""): frozenset({"cancel", "admit"}) | DROPPING,
     ("away", "away"): DISPATCHING,
     ("away", "running"): frozenset({"admit"}),
     ("away", "waiting"): frozenset({"admit"}),
     ("away", "ended"): frozenset({"cancel"}),
-    ("away", ""): frozenset({"cancel", "admit", "sweep"}),
+    ("away", ""): frozenset({"cancel", "admit", "sweep"}) | DROPPING,
     ("ended", "ended"): frozenset({"claim"}),
     ("ended", ""): frozenset({"settle"}),
     ("finished", ""): frozenset({"sweep"}),
@@ -77,7 +84,7 @@ def judge(world: World, op: Op, pre: View, post: View) -> None:
     for ticket in changed:
         moves_are_legal(world, op, ticket, pre, post)
     for ticket in changed:
-        remember(world, op, world.messages[ticket], pre.tickets.get(ticket), post.tickets.get(ticket))
+        remember(op, world.messages[ticket], pre.tickets.get(ticket), post.tickets.get(ticket), pre.serial)
     rates_are_exact(world, op, pre, post, changed)
     note_progress(world, post, changed)
     never_over(world, op, pre, post)
@@ -87,6 +94,7 @@ def judge(world: World, op: Op, pre: View, post: View) -> None:
     no_room_beside_a_waiter(world, op.now, post, swept=op.complete)
     bodies_are_what_runs(world, post)
     everything_is_somewhere(world, post)
+    copies_are_accounted_for(world, op, pre, post)
     cancelled_is_remembered(world, op, post)
 
 
@@ -117,14 +125,15 @@ def moves_are_legal(world: World, op: Op, ticket: str, pre: View, post: View) ->
     what = f"{op.verb} took {ticket} from {old} to {new}"
     assert op.verb in MOVES.get(move, ()), what
     if move in OWN_AFFAIR or (op.verb in ("release", "admit") and old and old.state != "waiting"):
-        assert ticket == op.ticket, what
+        assert ticket == op.ticket or ticket in op.among | op.queued, what
+    if op.verb in DROPPING and not new:
+        assert ticket in op.among, what
     message = world.messages[ticket]
     if old and old.state == "running" and op.verb in RECOVERING:
         worker = world.workers[old.worker]
         assert not worker.leased, f"{what}, though its worker lives"
         assert op.verb == "sweep" or worker.name == op.worker, what
-    taken_back = old and new and old.worker and not new.worker and world.workers[old.worker].leased
-    if op.verb == "sweep" and (not new or move == ("granted", "away") or taken_back):
+    if op.verb == "sweep" and (not new or move == ("granted", "away")):
         assert message.deadline is not None, f"{what}, which has no end"
         assert message.deadline <= op.now, f"{what}, too soon"
     if old and new and move == ("waiting", "waiting"):
@@ -143,20 +152,23 @@ def ended_for_a_reason(message: Message, new: Record, op: Op, what: str, post: V
         assert new.reason == "discarded", what
 
 
-def remember(world: World, op: Op, message: Message, old: Record | None, new: Record | None) -> None:
+def remember(op: Op, message: Message, old: Record | None, new: Record | None, serial: int) -> None:
     """Keeps place and deadline of a ticket for as long as the store knows it."""
     if new is None:
         return message.forget()
     if old is None:
-        world.arrivals += 1
-        message.place = (message.rank, world.arrivals)
+        came = new.arrival
+        right = came == op.arrival if op.arrival else came > serial or came in message.arrivals
+        assert right, f"{message} arrives as {came}, {op.arrival} was due, or more than {serial}"
+        message.place = (message.rank, came)
+    assert message.place == (message.rank, new.arrival), f"{message} had the place {message.place}, has {new}"
     was, state = old.state if old else "", new.state
-    settled, picked = op.verb == "settle", state == "away" and op.verb == "take"
-    if (state == "granted" and (was != "granted" or settled)) or picked:
+    moved = op.verb in ("settle", "fetch")
+    if state == "granted" and (was != "granted" or moved):
         message.deadline = op.now + round(POLICY.grant_timeout * SECOND)
     elif state == "finished":
         message.deadline = op.now + round(POLICY.remember * SECOND)
-    elif state == "away" and (was != "away" or settled or op.verb in RECOVERING):
+    elif state == "away" and (was != "away" or moved):
         patience = POLICY.forget
         if was == "running" and op.verb in RECOVERING and not message.late:
             patience = 2 * POLICY.lease  # acknowledged early: only a copy under way can bring it back
@@ -306,19 +318,38 @@ def everything_is_somewhere(world: World, view: View) -> None:
     for ticket, record in view.tickets.items():
         message = world.messages[ticket]
         if record.kept:
-            assert view.messages.get(ticket) == message.body, f"{ticket} is kept as {view.messages.get(ticket)!r}"
+            text = view.messages.get(ticket, b"")
+            assert bare(text) == message.bare, f"{ticket} is kept as {text!r}"
         else:
             assert ticket not in view.messages, f"{ticket} keeps a message that nobody counts on"
         in_store = bool(record.kept) and record.state != "running"
-        on_offer = in_store and record.state in ("granted", "away") and not record.worker
+        on_offer = in_store and record.state in ("granted", "away")
         assert (ticket in listed) == bool(on_offer and message.queue), f"{ticket}, {record}: in its queue?"
         outbound = (on_offer and not message.queue) or record.state == "ended"
         assert (ticket in view.outbox) == outbound, f"{ticket}, {record}: in the outbox?"
-        if in_store and record.worker:
-            assert ticket in view.with_worker.get(record.worker, ()), f"{ticket} was taken by {record.worker} and lost"
     for message in world.messages.values():
         if not message.fate and message.ticket not in view.messages:
-            assert world.copies(message), f"{message} is nowhere: {view.tickets.get(message.ticket)}"
+            assert world.copies(message, view), f"{message} is nowhere: {view.tickets.get(message.ticket)}"
+
+
+def copies_are_accounted_for(world: World, op: Op, pre: View, post: View) -> None:
+    """Our transport makes no copies of its own, and drops none but those that the call was to be done with."""
+    for ticket in pre.carried.keys() | post.carried.keys():
+        before, after = pre.copies(ticket) + (op.verb == "publish" and ticket == op.ticket), post.copies(ticket)
+        assert after <= before, f"{op.verb} made {after} copies of {ticket} out of {before}"
+        done_with = ticket in op.among or ticket == op.ticket or op.verb == "settle"
+        assert after == before or done_with, f"{op.verb} lost a copy of {ticket}"
+    if op.verb in RECOVERING:
+        for name, texts in pre.queued.items():
+            assert post.queued[name][: len(texts)] == texts, (
+                f"what {op.verb} gave back is not at the front: {post.queued}"
+            )
+    for texts in (*post.queued.values(), [d.text for held in post.unacked.values() for d in held.values()]):
+        for text in texts:
+            assert bare(text) == world.messages[ticket_in(text)].bare, f"what was published has become {text!r}"
+    buried = post.unacked.keys() - {name for name, worker in world.workers.items() if worker.leased}
+    gone = [name for name in buried if f"bury|{name}" not in post.alarms]
+    assert not gone, f"what {gone} had fetched stays with them, and they are buried"
 
 
 def cancelled_is_remembered(world: World, op: Op, view: View) -> None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.errors import StopTest
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 from redis import Redis
 
 from celery_limits.store import Store
@@ -19,20 +19,18 @@ from celery_limits.store.audit import audit
 from celery_limits.store.scripts import Script, load
 
 from .actors import SECOND, Clock, drain_time, leftovers
-from .model import POLICY, Errand, Floating, Message, Worker
+from .model import POLICY, Body, Errand, Floating, Message, Worker
 from .model_cast import MANNERS, SLOTS, THEMES, Chain, Manner
+from .model_machine_post import PICK, PostMachine, choose
 from .model_play import Play
 from .model_view import Reader
 
 __all__ = ["LimitsMachine", "machine_on"]
 
-T = TypeVar("T")
-
-PICK = st.integers(0, 15)
 KEYS = st.sampled_from(sorted(SLOTS))
 
 
-class LimitsMachine(RuleBasedStateMachine):
+class LimitsMachine(PostMachine):
     """One story. `store`, `clock` and `reader` are those of the class, which is made for one server."""
 
     store: ClassVar[Store]
@@ -48,6 +46,7 @@ class LimitsMachine(RuleBasedStateMachine):
         self.world = self.play.world
         self.world.floating["f"] = Floating()
         self.last: tuple[Message, Worker, str] | None = None
+        self.done: set[str] = set()
         for _ in range(2):
             self._join()
 
@@ -57,27 +56,24 @@ class LimitsMachine(RuleBasedStateMachine):
         self.play.beat(worker)
         return worker
 
-    @property
-    def live(self) -> list[Worker]:
-        return [w for w in self.world.workers.values() if not w.crashed]
-
-    def _worker(self, pick: int) -> Worker:
-        """Mostly one that may work; now and then one that has lost its lease."""
-        leased = [w for w in self.live if w.leased]
-        return _choose(leased if leased and pick < 14 else self.live, pick)
-
     def _publish(self, chain: Chain, manner: Manner, *, again: bool = False) -> Message:
         n = len(self.world.messages)
         task = next(reversed(self.world.messages.values())).task if again and n else f"t{n}"
         queue, late, cut, rank, lasts = manner
         expires = None if lasts is None else self.clock.now + round(lasts * SECOND)
         message = Message(f"{task}.{n}", chain.links, rank, late, queue, expires, cut)
-        self.world.messages[message.ticket] = message
-        self.world.broker.append(message)
+        if queue:
+            self.play.publish(message)
+        else:
+            self.world.messages[message.ticket] = message
+            self.world.broker.append(message)
         return message
 
     def _deliver(self, message: Message, worker: Worker, how: int) -> None:
         """Mostly plainly; else asking without the message first, or dying before the delivery is acknowledged."""
+        if message.queue:
+            self._fetch(worker, 1 if how == 1 else 2, start=how != 2)
+            return
         if how == 1:
             self.play.deliver(message, worker, source="broker", full=False)
             if message not in self.world.broker:
@@ -95,28 +91,28 @@ class LimitsMachine(RuleBasedStateMachine):
         """A story has few sorts of messages, so that they meet; and some are there before it starts."""
         self.chains, self.manners = chains, manners
         for i in range(4):
-            self._deliver(self._publish(_choose(chains, i), _choose(manners, i)), _choose(self.live, i), 0)
+            self._deliver(self._publish(choose(chains, i), choose(manners, i)), choose(self.live, i), 0)
 
     @rule(pick=PICK, chain=st.integers(0, 4), manner=st.integers(0, 2), how=st.integers(0, 7))
     def publish(self, pick: int, chain: int, manner: int, how: int) -> None:
-        message = self._publish(_choose(self.chains, chain), _choose(self.manners, manner), again=how == 5)
+        message = self._publish(choose(self.chains, chain), choose(self.manners, manner), again=how == 5)
         if how != 3:
             self._deliver(message, self._worker(pick), how)
 
     @rule(pick=st.integers(0, 4))
     def publish_more(self, pick: int) -> None:
-        self._deliver(self._publish(_choose(self.chains, pick), _choose(self.manners, pick)), self._worker(pick), 0)
+        self._deliver(self._publish(choose(self.chains, pick), choose(self.manners, pick)), self._worker(pick), 0)
 
     @precondition(lambda self: self.world.broker)
     @rule(pick=PICK, which=PICK, how=st.integers(0, 7))
     def deliver(self, pick: int, which: int, how: int) -> None:
-        self._deliver(_choose(self.world.broker, which), self._worker(pick), how)
+        self._deliver(choose(self.world.broker, which), self._worker(pick), how)
 
     @precondition(lambda self: any(b.copy for b in self.world.bodies))
     @rule(pick=PICK, which=PICK)
     def deliver_twice(self, pick: int, which: int) -> None:
         """The broker believes that a worker is gone, and is wrong."""
-        body = _choose([b for b in self.world.bodies if b.copy], which)
+        body = choose([b for b in self.world.bodies if b.copy], which)
         self.play.deliver(body.message, self._worker(pick), source="twin")
         body.message.excused = True
 
@@ -134,14 +130,30 @@ class LimitsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._bodies())
     @rule(which=PICK, how=st.integers(0, 7))
     def finish(self, which: int, how: int) -> None:
-        self.play.release(_choose(self._bodies(), which), ack=how != 1)
+        self._release(choose(self._bodies(), which), ack=how != 1)
 
-    @precondition(lambda self: self._bodies())
+    def _release(self, body: Body, *, ack: bool = True) -> None:
+        """What is not acknowledged now is so with a later fetch, or never."""
+        self.play.release(body, ack=ack)
+        if body.field:
+            self.done.add(body.field)
+            if ack and body.worker.leased:
+                self.play.acknowledge(body.worker, [body.field])
+
+    @precondition(lambda self: self._returnable())
     @rule(which=PICK)
     def give_back(self, which: int) -> None:
-        self.play.release(_choose(self._bodies(), which), back=True)
+        body = choose(self._returnable(), which)
+        self.play.release(body, back=True)
+        if body.field:
+            self.play.requeue(body.worker, [body.field], "end")
 
-    def _bodies(self) -> list[Any]:
+    def _returnable(self) -> list[Body]:
+        """But for those that our transport was told to forget."""
+        unacked = self.play.view.unacked
+        return [b for b in self._bodies() if not b.field or b.field in unacked.get(b.worker.name, ())]
+
+    def _bodies(self) -> list[Body]:
         return [b for b in self.world.bodies if not b.worker.crashed]
 
     @precondition(lambda self: self.world.ghosts or self.world.bodies)
@@ -149,9 +161,9 @@ class LimitsMachine(RuleBasedStateMachine):
     def release_stale(self, pick: int, which: int, back: bool) -> None:
         """What was released or lost before; or what runs, with another's name or with a fence of before."""
         running = [body.admission for body in self.world.bodies]
-        ticket, worker, fence = _choose(running if running and pick % 3 else self.world.ghosts or running, which)
+        ticket, worker, fence = choose(running if running and pick % 3 else self.world.ghosts or running, which)
         if pick % 3 == 1:
-            worker = _choose(sorted(self.world.workers), pick)
+            worker = choose(sorted(self.world.workers), pick)
         elif pick % 3 == 2:
             fence -= 1
         self.play.release_stale(ticket, worker, fence, back=back)
@@ -159,31 +171,10 @@ class LimitsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.messages)
     @rule(which=PICK, tell=st.booleans())
     def cancel(self, which: int, tell: bool) -> None:
-        message = _choose(list(self.world.messages.values()), -1 - which)
+        message = choose(list(self.world.messages.values()), -1 - which)
         self.play.cancel(message.task, tell=tell)
 
     # -- dispatch -----------------------------------------------------------------------------------------
-
-    @precondition(lambda self: self.play.view.ready)
-    @rule(pick=PICK, count=st.integers(1, 3))
-    def take(self, pick: int, count: int) -> None:
-        self.play.take(self._worker(pick), "q", count)
-
-    @precondition(lambda self: self.world.hands)
-    @rule(which=PICK)
-    def start_taken(self, which: int) -> None:
-        self._start_taken(*_choose(self.world.hands, which))
-
-    @precondition(lambda self: self.play.view.ready)
-    @rule(pick=PICK)
-    def pick_up(self, pick: int) -> None:
-        worker = self._worker(pick)
-        for message in self.play.take(worker, "q", 3):
-            self._start_taken(worker, message)
-
-    def _start_taken(self, worker: Worker, message: Message) -> None:
-        self.world.hands.remove((worker, message))
-        self.play.deliver(message, worker, source="hand")
 
     @precondition(lambda self: self.play.view.outbox)
     @rule(count=st.integers(1, 3))
@@ -207,7 +198,7 @@ class LimitsMachine(RuleBasedStateMachine):
     @rule(which=PICK)
     def run_errand(self, which: int) -> None:
         """Goes on with what was claimed, long ago perhaps."""
-        errand = _choose(self.world.errands, which)
+        errand = choose(self.world.errands, which)
         if errand.run:
             self._settle([errand])
         else:
@@ -250,7 +241,7 @@ class LimitsMachine(RuleBasedStateMachine):
     @rule(pick=PICK, what=st.sampled_from(("beat", "crash", "leave", "crash")))
     def staff_changes(self, pick: int, what: str) -> None:
         """One dies, leaves or only beats; two are left at least, and while there are fewer than four another comes."""
-        worker = _choose(self.live, pick)
+        worker = choose(self.live, pick)
         if what == "beat" or len(self.live) < 3:
             self.play.beat(worker)
         elif what == "crash":
@@ -279,11 +270,11 @@ class LimitsMachine(RuleBasedStateMachine):
     @rule(which=PICK, size=st.sampled_from((1, 2, 3, 0, None)))
     def answer_refresh(self, which: int, size: int | None) -> None:
         """The last asked mostly; those before it have been overtaken."""
-        self.play.refreshed(_choose(self.world.requests, -1 - (which if which > 9 else 0)), size)
+        self.play.refreshed(choose(self.world.requests, -1 - (which if which > 9 else 0)), size)
 
     @rule(key=KEYS, which=PICK)
     def look_over(self, key: str, which: int) -> None:
-        self.play.read(key, _choose(list(self.world.messages.values()), which).task)
+        self.play.read(key, choose(list(self.world.messages.values()), which).task)
         self._sweep_all(self._worker(which))
         self.play.look_over()
 
@@ -294,7 +285,6 @@ class LimitsMachine(RuleBasedStateMachine):
     finish_2 = finish_3 = finish_4 = finish_5 = finish
     give_back_2 = give_back
     run_errand_2 = run_errand
-    pick_up_2 = pick_up_3 = pick_up
     dispatch_2 = dispatch
     time_passes_2 = time_passes_3 = time_passes
     sweep_2 = sweep_3 = sweep
@@ -328,29 +318,28 @@ class LimitsMachine(RuleBasedStateMachine):
     def _quiet(self) -> bool:
         world = self.world
         remembered = all(r.state in ("away", "finished") and not r.kept for r in self.play.view.tickets.values())
-        return remembered and not (world.broker or world.hands or world.bodies)
+        return remembered and not (world.broker or world.bodies or self.play.view.carried)
 
     def _finish_round(self, last: Worker) -> None:
         play, world = self.play, self.world
         for body in self._bodies():
-            play.release(body)
-        for worker, message in list(world.hands):
-            self._start_taken(worker, message)
+            self._release(body)
+        for worker in self.live:
+            if done := self._done(worker):
+                play.acknowledge(worker, sorted(done))
+        for worker, field in self._fetched():
+            if field in self.play.view.unacked.get(worker.name, ()):
+                self._start_fetched(worker, field)
         for message in list(world.broker):
             play.deliver(message, last, source="broker")
-        for message in play.take(last, "q", 20):
-            self._start_taken(last, message)
+        self._fetch(last, 20, start=True)
         for body in self._bodies():
-            play.release(body)
+            self._release(body)
         self._dispatch(settle=True)
         self.clock.pass_(1.9)  # in half a lease, so that nobody takes it for an outage
         for worker in self.live:
             play.beat(worker, look=False)
         self._sweep_all(last)
-
-
-def _choose(things: list[T], pick: int) -> T:
-    return things[pick % len(things)]
 
 
 def machine_on(client: Redis, scripts: Callable[[str], Script] = load) -> type[LimitsMachine]:

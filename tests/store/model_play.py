@@ -6,16 +6,12 @@ Every method is one thing that a worker, a broker or a person does. Which, and i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Sequence
 
-from celery_limits.store import Store
 from celery_limits.store.audit import audit
 from celery_limits.store.outcomes import (
     Admission,
     Admitted,
-    Aftermath,
     Beat,
     Claimed,
     Discarded,
@@ -34,10 +30,11 @@ from celery_limits.store.outcomes import (
     Swept,
 )
 
-from .actors import SECOND, Clock
-from .model import POLICY, Body, Errand, Floating, Message, Request, Worker, World
-from .model_checks import Op, judge, swept_clean
-from .model_view import Reader
+from .actors import SECOND
+from .model import POLICY, Body, Errand, Message, Request, Worker
+from .model_checks import swept_clean
+from .model_post import Posting
+from .model_scene import judged
 
 __all__ = ["Play"]
 
@@ -46,82 +43,24 @@ SETTLE_WITHIN = 8
 """Seconds that a claimed entry of the outbox is its claimer's."""
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def judged(step: Callable[Concatenate[Play, P], R]) -> Callable[Concatenate[Play, P], R]:
-    """Marks the play unsound while a step is under way, and so for good when the step's judgement fails."""
-
-    @wraps(step)
-    def wrapper(play: Play, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        play.sound = False
-        result = step(play, *args, **kwargs)
-        play.sound = True
-        return result
-
-    return wrapper
-
-
-class Play:
-    def __init__(self, store: Store, clock: Clock, reader: Reader) -> None:
-        self.store, self.clock, self.reader = store, clock, reader
-        self.world = World(clock)
-        self.view = reader.read()
-        self.deliveries = 0
-        self.sound = True
-
-    # -- every call ends here -----------------------------------------------------------------------------
-
-    def after(self, verb: str, after: Aftermath | None = None, **about: Any) -> None:
-        op = Op(verb, self.clock.now, **about)
-        before, self.view = self.view, self.reader.read()
-        for body in [b for b in self.world.bodies if b.worker.crashed and not self.runs(b)]:
-            self.world.bodies.remove(body)
-            self.world.ghosts.append(body.admission)
-        self._forget_floating(op.now)
-        judge(self.world, op, before, self.view)
-        if after is not None:
-            fresh = [t for t in self.view.outbox if t not in before.outbox and self.view.outbox[t] <= op.now + 64]
-            assert after.outbox >= len(fresh), f"{verb} put {fresh} into the outbox and did not say so"
-            self.asked(after, op)
-
-    def _forget_floating(self, now: int) -> None:
-        """Idle for long enough, a floating limit is again what tasks declare."""
-        for key, known in self.world.floating.items():
-            known.forgotten = 0
-            if known.fresh and "f.fresh" not in self.view.notes.get(key, {}):
-                assert known.fresh + POLICY.forget * SECOND <= now, f"the size of {key} is forgotten too soon"
-                self.world.floating[key] = Floating(forgotten=known.size or 0)
-
-    def unchanged(self, what: object) -> None:
-        """Nothing was written: not a byte of the namespace has changed."""
-        before, self.view = self.view, self.reader.read()
-        assert before.same_as(self.view), f"{what} changed the store"
-
-    def runs(self, body: Body) -> bool:
-        record = self.view.tickets.get(body.message.ticket)
-        return record is not None and (record.state, record.worker, record.fence) == ("running", *body.admission[1:])
-
-    def asked(self, after: Aftermath, op: Op) -> None:
-        """L14: a floating limit is refreshed by one worker at a time, and not before its time."""
-        for key, token, name in after.refreshes:
-            known = self.world.floating[key]
-            assert name == "shop:size"
-            assert known.fresh <= op.now, f"{key} is to be refreshed too soon"
-            assert not (known.asked and known.asked.stands(op.now)), f"{key} is refreshed twice at once"
-            worker = self.world.workers[op.worker]
-            until = op.now + round(POLICY.refresh_timeout * SECOND)
-            known.asked = Request(key, token, worker, worker.life, until)
-            self.world.requests.append(known.asked)
-
+class Play(Posting):
     # -- messages -----------------------------------------------------------------------------------------
 
     @judged
     def deliver(
-        self, message: Message, worker: Worker, *, source: str, delivery: str = "", full: bool = True, ack: bool = True
+        self,
+        message: Message,
+        worker: Worker,
+        *,
+        source: str,
+        delivery: str = "",
+        full: bool = True,
+        ack: bool = True,
+        field: str = "",
+        arrival: int = 0,
+        new: bool = False,
     ) -> Admission:
-        """`source` is the broker, a hand (taken from its queue before), or a twin: the broker keeps its copy."""
+        """`source` is the broker, our own transport (`field`: which delivery), or a twin: the broker keeps its copy."""
         world = self.world
         if not delivery:
             self.deliveries += 1
@@ -131,25 +70,33 @@ class Play:
             message.links,
             worker.name,
             delivery=delivery,
-            message=message.body if full else b"",
+            message=message.body if full and not field else b"",
             cut=message.cut,
             queue=message.queue,
             rank=message.rank,
             expires=message.expires,
             late=message.late,
+            field=field,
+            arrival=arrival,
+            new=new,
         )
-        self._as_expected(outcome, world.admission(self.view, message, worker, delivery, self.clock.now, full=full))
+        due = world.admission(
+            self.view, message, worker, delivery, self.clock.now, full=full, field=field, arrival=arrival, new=new
+        )
+        self._as_expected(outcome, due)
         if isinstance(outcome, (Lost, Full)):
             self.unchanged(outcome)
             return outcome
         if source == "broker" and ack:
             world.broker.remove(message)
         if isinstance(outcome, Admitted) and outcome.fence > world.fence:
-            self._start(message, worker, outcome.fence, delivery, copy=source == "broker" and ack and message.late)
+            copy = source == "broker" and ack and message.late
+            self._start(message, Body(message, worker, worker.life, outcome.fence, delivery, copy, field))
         elif isinstance(outcome, (Revoked, Expired, Discarded)):
             message.fate = type(outcome).__name__.lower()
         message.excused = message.excused or not ack
-        self.after("admit", getattr(outcome, "after", None), ticket=message.ticket, worker=worker.name)
+        after = getattr(outcome, "after", None)
+        self.after("admit", after, ticket=message.ticket, worker=worker.name, arrival=arrival)
         return outcome
 
     def _as_expected(self, outcome: Admission, expected: Admission) -> None:
@@ -160,12 +107,12 @@ class Play:
             right = outcome.fence == expected.fence if expected.fence else outcome.fence > self.world.fence
             assert right, f"fence {outcome.fence} after {self.world.fence}, {expected.fence} was due"
 
-    def _start(self, message: Message, worker: Worker, fence: int, delivery: str, *, copy: bool) -> None:
+    def _start(self, message: Message, body: Body) -> None:
         forgotten = message.done + POLICY.remember * SECOND <= self.clock.now
         again = message.fate == "done" and not message.excused and not forgotten
         assert not again, f"{message} runs again, though nothing had crashed"
-        self.world.fence = fence
-        self.world.bodies.append(Body(message, worker, worker.life, fence, delivery, copy))
+        self.world.fence = body.fence
+        self.world.bodies.append(body)
 
     @judged
     def release(self, body: Body, *, back: bool = False, ack: bool = True) -> None:
@@ -180,7 +127,7 @@ class Play:
             message.fate, message.done = "done", self.clock.now
         message.excused = message.excused or not ack or due is Stale
         kept = isinstance(outcome, Released) and outcome.kept
-        if (back and not kept) or (body.copy and not ack):
+        if ((back and not kept) or (body.copy and not ack)) and not message.queue:
             world.broker.append(message)
         if isinstance(outcome, Released):
             self.after("release", outcome.after, ticket=message.ticket, worker=body.worker.name)
@@ -207,7 +154,7 @@ class Play:
         self.after("cancel", outcome.after, task=task)
         for ended in outcome.ended:
             assert self.view.tickets[ended.ticket].reason == "revoked"
-            assert ended.message == self.world.messages[ended.ticket].payload(self.view.tickets[ended.ticket])
+            assert self.world.messages[ended.ticket].is_payload(ended.message, self.view.tickets[ended.ticket])
         if tell and outcome.ended:
             for ended in outcome.ended:
                 self.world.messages[ended.ticket].fate = "revoked"
@@ -216,35 +163,23 @@ class Play:
     # -- dispatch -----------------------------------------------------------------------------------------
 
     @judged
-    def take(self, worker: Worker, queue: str, count: int) -> list[Message]:
-        due = self.view.ready.get(queue, [])[:count]
+    def claim(self, count: int, again: Sequence[Claimed] = ()) -> list[Errand]:
+        """`again`: claimed before, and not finished."""
         before = self.view
-        outcome = self.store.take(worker.name, queue, count)
-        if not worker.leased:
-            assert outcome == Lost()
-            self.unchanged(outcome)
-            return []
-        assert isinstance(outcome, tuple)
-        assert [ticket for ticket, _ in outcome] == due, f"took {outcome}, in turn were {due}"
-        messages = [self.world.messages[ticket] for ticket in due]
-        for message, (ticket, text) in zip(messages, outcome, strict=True):
-            assert text == message.payload(before.tickets[ticket])
-            self.world.hands.append((worker, message))
-        self.after("take", worker=worker.name)
-        return messages
-
-    @judged
-    def claim(self, count: int) -> list[Errand]:
-        before = self.view
-        outcome = self.store.claim(count, settle_within=SETTLE_WITHIN)
-        due = sorted((when, ticket) for ticket, when in before.outbox.items() if when <= self.clock.now)[:count]
+        outcome = self.store.claim(count, settle_within=SETTLE_WITHIN, again=again)
+        times = dict(before.outbox)
+        for entry in again:
+            record = before.tickets.get(entry.ticket)
+            if entry.ticket in times and record and record.fence == entry.fence:
+                times[entry.ticket] = self.clock.now
+        due = sorted((when, ticket) for ticket, when in times.items() if when <= self.clock.now)[:count]
         assert [claim.ticket for claim in outcome] == [ticket for _, ticket in due]
         self.after("claim")
         errands = [Errand(self.world.messages[claim.ticket], claim) for claim in outcome]
         for errand in errands:
             record = self.view.tickets[errand.claim.ticket]
             assert errand.claim.reason == (record.reason if record.state == "ended" else None)
-            assert errand.claim.message == errand.message.payload(record)
+            assert errand.message.is_payload(errand.claim.message, record)
         self.world.errands += errands
         return errands
 
@@ -271,13 +206,13 @@ class Play:
     # -- liveness -----------------------------------------------------------------------------------------
 
     @judged
-    def beat(self, worker: Worker, *, look: bool = True) -> Beat:
+    def beat(self, worker: Worker, *, look: bool = True, renew: bool = False) -> Beat:
         """Without a look where a sweep follows, which takes one."""
-        buried = worker.name in self.view.dead
-        due = Lost if buried else Renewed if worker.leased else Joined
-        outcome = self.store.beat(worker.name)
+        buried = worker.name in self.view.dead or (not worker.leased and worker.name in self.view.unacked)
+        due = Lost if buried or (renew and not worker.leased) else Renewed if worker.leased else Joined
+        outcome = self.store.beat(worker.name, renew=renew)
         assert type(outcome) is due, f"{outcome} for {worker}, {due.__name__} was due"
-        if not buried:
+        if due is not Lost:
             worker.leased, worker.beaten = True, self.clock.now
             self.world.feel_pulse(self.clock.now, heard=True)
         if look:
@@ -326,17 +261,17 @@ class Play:
             assert not self.view.waiting(key) or known.fresh > now or asked or soon, f"nobody refreshes {key}"
 
     def crash(self, worker: Worker) -> None:
-        """No call: it is never heard of again. What it had not acknowledged, the broker delivers again."""
+        """No call: it is never heard of again. What it had not acknowledged, the broker delivers again at once, and
+        our own transport when its lease has lapsed."""
         worker.crashed = True
         world = self.world
-        world.hands = [(w, m) for w, m in world.hands if w is not worker]
         world.requests = [request for request in world.requests if request.worker is not worker]
         for body in [b for b in world.bodies if b.worker is worker]:
             message = body.message
             message.excused = True
             if body.copy:
                 world.broker.append(message)
-            elif message.ticket not in self.view.messages and not world.copies(message):
+            elif message.ticket not in self.view.messages and not world.copies(message, self.view):
                 message.fate = message.fate or "lost"
 
     # -- steering -----------------------------------------------------------------------------------------

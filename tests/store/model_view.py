@@ -12,10 +12,15 @@ from hiredis import pack_command
 
 from celery_limits.store import Store
 
-__all__ = ["HOLDING", "Reader", "Record", "View"]
+from .post import LISTS, ticket_in
+
+__all__ = ["HOLDING", "LOOK_AT", "Delivered", "Reader", "Record", "View"]
 
 HOLDING = frozenset({"running", "granted", "waiting"})
 """States in which a ticket keeps the slots of the links it has passed."""
+
+LOOK_AT = tuple(LISTS.values())
+"""The lists of our transport's queue: they are not in the namespace."""
 
 _DUMP = """
 local read = { hash = 'HGETALL', set = 'SMEMBERS', string = 'GET' }
@@ -33,8 +38,30 @@ for _, name in ipairs(redis.call('KEYS', KEYS[1] .. '*')) do
     end
   end
 end
+for _, name in ipairs(ARGV) do
+  local texts = redis.call('LRANGE', name, 0, -1)
+  if texts[1] then
+    found[#found + 1] = 'list:' .. name
+    found[#found + 1] = texts
+  end
+end
 return found
 """
+
+
+class Delivered(NamedTuple):
+    """What a worker has fetched and not acknowledged. `ticket`: of one that was granted when it was fetched."""
+
+    queue: str
+    list: str
+    ticket: str
+    text: bytes
+
+
+@lru_cache(maxsize=20_000)
+def _delivered(raw: bytes) -> Delivered:
+    queue, list_, ticket, text = raw.split(b"\n", 3)
+    return Delivered(queue.decode(), list_.decode(), ticket.decode(), text)
 
 
 class Record(NamedTuple):
@@ -44,6 +71,7 @@ class Record(NamedTuple):
     worker: str
     fence: int
     sends: int
+    arrival: int
     passed: int
     reached: int
     kept: str
@@ -54,7 +82,7 @@ class Record(NamedTuple):
 @lru_cache(maxsize=20_000)
 def _record(raw: bytes) -> Record:
     f = raw.decode().split("\t")
-    return Record(f[0], f[1], int(f[2]), int(f[3]), int(f[5]) - 1, int(f[6]) - 1, f[7], f[8], f[10])
+    return Record(f[0], f[1], int(f[2]), int(f[3]), int(f[4]), int(f[5]) - 1, int(f[6]) - 1, f[7], f[8], f[10])
 
 
 class View:
@@ -63,17 +91,19 @@ class View:
     __slots__ = (
         "alarms",
         "cancelled",
+        "carried",
         "dead",
         "holders",
         "lines",
         "messages",
         "notes",
         "outbox",
+        "queued",
         "rates",
         "raw",
         "ready",
         "tickets",
-        "with_worker",
+        "unacked",
     )
 
     def __init__(self, raw: dict[str, Any]) -> None:
@@ -84,7 +114,10 @@ class View:
         self.lines: dict[str, list[str]] = {}
         self.notes: dict[str, dict[str, str]] = {}
         self.ready: dict[str, list[str]] = {}
-        self.with_worker: dict[str, set[str]] = {}
+        self.queued: dict[str, list[bytes]] = {}
+        self.unacked: dict[str, dict[str, Delivered]] = {}
+        self.carried: dict[str, int] = {}
+        """Copies of a message in the queue's lists and with workers that have fetched them."""
         self.dead: set[str] = set()
         self.cancelled: set[str] = set()
         self.alarms: dict[str, float] = _scores(raw.get("alarms", ()))
@@ -116,12 +149,25 @@ class View:
     def _read_ready(self, queue: str, tickets: list[bytes]) -> None:
         self.ready[queue] = [t.decode() for t in tickets]
 
+    def _read_list(self, name: str, texts: list[bytes]) -> None:
+        self.queued[name] = texts
+        for text in texts:
+            self._carry(text)
+
+    def _read_unacked(self, worker: str, flat: list[bytes]) -> None:
+        found = self.unacked[worker] = {flat[i].decode(): _delivered(flat[i + 1]) for i in range(0, len(flat), 2)}
+        for one in found.values():
+            self._carry(one.text)
+
+    def _carry(self, text: bytes) -> None:
+        ticket = ticket_in(text)
+        self.carried[ticket] = self.carried.get(ticket, 0) + 1
+
     def _read_worker(self, worker: str, flat: list[bytes]) -> None:
-        self.with_worker.setdefault(worker, set()).update(m.decode() for m in flat[::2])
+        """What is in it is seen in the records."""
 
     def _read_dead(self, worker: str, flat: list[bytes]) -> None:
         self.dead.add(worker)
-        self._read_worker(worker, flat)
 
     def _read_cancelled(self, task: str, _: bytes) -> None:
         self.cancelled.add(task)
@@ -129,6 +175,14 @@ class View:
     def same_as(self, other: View) -> bool:
         """Is every value the same? Redis may list a hash or a set in another order after merely looking at it."""
         return self.raw == other.raw or _unordered(self.raw) == _unordered(other.raw)
+
+    @property
+    def serial(self) -> int:
+        return int(self.raw.get("serial", 0))
+
+    def copies(self, ticket: str) -> int:
+        """Of its message, in the store or with our transport."""
+        return self.carried.get(ticket, 0) + (ticket in self.messages)
 
     def used(self, key: str) -> int:
         return len(self.holders.get(key, ()))
@@ -141,7 +195,7 @@ def _scores(flat: Any) -> dict[str, float]:
     return {flat[i].decode(): float(flat[i + 1]) for i in range(0, len(flat), 2)}
 
 
-_HASHES = frozenset({"task", "note", "pulse", "config", "aside"})
+_HASHES = frozenset({"task", "unacked", "note", "pulse", "config", "aside"})
 
 
 def _unordered(raw: dict[str, Any]) -> dict[str, Any]:
@@ -162,7 +216,7 @@ class Reader:
         client: Any = store.client
         pool = client.connection_pool
         self._connection = pool.connection_class(**pool.connection_kwargs)
-        self._command = [pack_command(("EVALSHA", client.script_load(_DUMP), "1", store.prefix))]  # type: ignore[arg-type]
+        self._command = [pack_command(("EVALSHA", client.script_load(_DUMP), "1", store.prefix, *LOOK_AT))]
 
     def read(self) -> View:
         self._connection.send_packed_command(self._command, check_health=False)

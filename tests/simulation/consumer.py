@@ -1,0 +1,261 @@
+"""A virtual worker's channel to our own transport, call by call as in `celery_limits.transport` (channel and debts).
+
+One thread fetches as far as there is prefetch room, with the acknowledgements of the last turn on its back, and sleeps
+on the queue's bell when there is nothing. What it could not tell the store it owes, and pays before the next fetch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from celery_limits.transport.courier import number_of
+from tests.store.actors import SECOND
+from tests.store.model import Worker
+from tests.store.post import Fetched, arrival_in, ticket_in
+
+from .broker import Delivery
+from .schedule import Call, Idle, Steps, Unreachable
+
+if TYPE_CHECKING:
+    from .worker import VirtualWorker
+
+__all__ = ["Consumer"]
+
+WATCH = 10 * SECOND
+LOOK = SECOND // 2
+SIFTING = 2 * SECOND
+PATIENCE = 4 * SECOND
+"""For how long it sleeps on the bell before it looks by itself: longer than a real one, since nobody else publishes."""
+
+
+class _Unsure(NamedTuple):
+    known: frozenset[str]
+    until: int
+
+
+class Consumer:
+    def __init__(self, worker: VirtualWorker, prefetch: int) -> None:
+        self.worker, self.prefetch = worker, prefetch
+        self.story, self.referee = worker.story, worker.referee
+        self.deliveries: dict[str, Delivery] = {}
+        """What the channel has delivered and is not acknowledged."""
+        self.acks: list[str] = []
+        self.rung = True
+        """There may be something to fetch."""
+        self.broken = False
+        """Its connection is gone, and it does not know yet."""
+        self.thread = worker.schedule.start(self._consume(), worker.process)
+        self._acking: list[str] = []
+        self._marks = 1
+        self._turn = False
+        self._fetched_as = ""
+        self._sift_until = 0
+        self._owed_acks: set[str] = set()
+        self._owed_back: dict[str, str] = {}
+        self._unsure: dict[str, _Unsure] = {}
+        self._owed_as = ""
+        self._next_look = 0
+        self._paying = False
+
+    @property
+    def _mark(self) -> str:
+        return f"{self.worker.name}-{self._marks}"
+
+    def _room(self) -> int:
+        waiting_for_their_time = sum(d.message.eta is not None for d in self.deliveries.values())
+        return self.prefetch + waiting_for_their_time - len(self.deliveries)
+
+    # -- the thread -----------------------------------------------------------------------------------------
+
+    def _consume(self) -> Steps:
+        worker, story = self.worker, self.story
+        while not worker.leaving:
+            try:
+                if self.broken:
+                    self._cut_off()
+                if self.rung and worker.good_until and self._room() > 0:
+                    self.rung = bool((yield from self._fetch()))
+                    continue
+                yield from self.flush()
+            except Unreachable:
+                yield from self._reconnect()
+            asleep = self._room() > 0 and bool(worker.good_until)
+            if asleep:
+                story.sleeping(self)
+            before = worker.schedule.now
+            yield Idle(PATIENCE)
+            story.awake(self)
+            self.rung = self.rung or (asleep and worker.schedule.now - before >= PATIENCE // 2) or not asleep
+
+    def wake(self) -> None:
+        self.worker.schedule.wake(self.thread)
+
+    def _fetch(self) -> Steps:
+        """How many came."""
+        worker, life = self.worker, self.worker.life
+        if self._fetched_as and self._fetched_as != life.name:  # others have what was fetched in a life that is over
+            self._cut_off()
+        yield from self.pay()
+        self._acking += self.acks
+        self.acks = []
+        self._turn = not self._turn
+        flags = ("r" if self._turn else "") + ("s" if worker.local_time < self._sift_until else "")
+        room, acked, mark = self._room(), tuple(self._acking), self._mark
+        fetch = partial(self.referee.deliver_all, life, room, flags, acked, mark)
+        try:
+            fetched = yield Call(f"fetch({life.name}, {room} {flags} {','.join(acked)})", fetch, attempts=1)
+        except Unreachable:
+            self._lose_sight(life)
+            raise
+        self._acking = []
+        if fetched is None:
+            if self._fetched_as:
+                self._cut_off()
+            return 0
+        self._fetched_as = life.name
+        for one in fetched:
+            self._arrives(one)
+        return len(fetched)
+
+    def _arrives(self, one: Fetched) -> None:
+        worker = self.worker
+        message = self.referee.world.messages[ticket_in(one.text)]
+        delivery = Delivery(message, worker.broker.number(), one.field, arrival_in(one.text))
+        if worker.leaving:
+            return self._give_back([one.field])
+        self.deliveries[one.field] = delivery
+        worker.receive(delivery)
+        return None
+
+    # -- done with, or not ----------------------------------------------------------------------------------
+
+    def was_acknowledged(self, delivery: Delivery) -> None:
+        """By the script that parked it; and what comes next may have to wait for the same."""
+        self.deliveries.pop(delivery.field, None)
+        self._sift_until = self.worker.local_time + SIFTING
+        self.wake()
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        self.deliveries.pop(delivery.field, None)
+        self.acks.append(delivery.field)
+        self.wake()
+
+    def flush(self) -> Steps:
+        if self.acks:
+            life, fields = self.worker.life, tuple(self.acks)
+            yield Call(f"acknowledge({life.name}, {','.join(fields)})", lambda: self.referee.done_with(life, fields))
+            self.acks = [field for field in self.acks if field not in fields]
+
+    def put_back(self, delivery: Delivery) -> Steps:
+        """To the end of its queue: rejected."""
+        self.deliveries.pop(delivery.field, None)
+        self._owe(self.worker.life)
+        self._owed_back[delivery.field] = "end"
+        yield from self.try_to_pay()
+
+    def _give_back(self, fields: Iterable[str]) -> None:
+        self._owe(self.worker.life)
+        self._owed_back.update(dict.fromkeys(fields, "front"))
+
+    def _reconnect(self) -> Steps:
+        """The connection is gone: what runs goes on, what was only buffered goes back."""
+        self.worker.say("has lost its connection")
+        self.drop_buffered()
+        self._owe(self.worker.life)
+        self._owed_acks.update(self._acking, self.acks)
+        self._acking, self.acks = [], []
+        yield from self.try_to_pay()
+
+    def drop_buffered(self) -> None:
+        dropped = self.worker.forget_buffered()
+        self._give_back([delivery.field for delivery in dropped])
+        for delivery in dropped:
+            self.deliveries.pop(delivery.field, None)
+
+    def _cut_off(self) -> None:
+        self._fetched_as, self.broken = "", False
+        raise Unreachable
+
+    # -- debts ----------------------------------------------------------------------------------------------
+
+    def _lose_sight(self, life: Worker) -> None:
+        self._owe(life)
+        known = frozenset({*self.deliveries, *self.acks, *self._acking})
+        self._unsure[self._mark] = _Unsure(known, self.worker.local_time + WATCH)
+        self._marks += 1
+        self._next_look = 0
+
+    def _owe(self, life: Worker) -> None:
+        if life.name != self._owed_as:
+            self._void()
+        self._owed_as = life.name
+
+    def _void(self) -> None:
+        self._owed_acks.clear()
+        self._owed_back.clear()
+        self._unsure.clear()
+
+    @property
+    def owes(self) -> bool:
+        return bool(self._owed_acks or self._owed_back or self._unsure)
+
+    def pay(self) -> Steps:
+        """One at a time: the housekeeping pays too."""
+        if self._paying or not self.owes:
+            return
+        self._paying = True
+        try:
+            yield from self._pay(self.worker.life)
+        finally:
+            self._paying = False
+
+    def _pay(self, life: Worker) -> Steps:
+        if life.name != self._owed_as:
+            return self._void()
+        if self._owed_acks:
+            acks = tuple(sorted(self._owed_acks))
+            yield Call(f"acknowledge({life.name}, {','.join(acks)})", lambda: self.referee.done_with(life, acks))
+            self._owed_acks.difference_update(acks)
+        yield from self._look(life)
+        for where in ("front", "end"):
+            fields = sorted((f for f, to in self._owed_back.items() if to == where), key=number_of)
+            if fields:
+                yield from self._requeue(life, fields, where)
+                for field in fields:
+                    self._owed_back.pop(field, None)
+        return None
+
+    def _look(self, life: Worker) -> Steps:
+        now = self.worker.local_time
+        if not self._unsure or now < self._next_look:
+            return
+        fields = yield Call(f"fetched_by({life.name})", lambda: self.referee.fetched_by(life))
+        unknown = [
+            field
+            for field in fields
+            if (unsure := self._unsure.get(field.partition(".")[2])) is not None and field not in unsure.known
+        ]
+        if unknown:
+            yield from self._requeue(life, unknown, "front")
+        self._next_look = now + LOOK
+        for mark in [mark for mark, unsure in self._unsure.items() if unsure.until < now]:
+            del self._unsure[mark]
+
+    def _requeue(self, life: Worker, fields: list[str], where: str) -> Steps:
+        what = f"requeue({life.name}, {where}, {','.join(fields)})"
+        yield Call(what, lambda: self.referee.requeue(life, fields, where))
+
+    def try_to_pay(self) -> Steps:
+        try:
+            yield from self.pay()
+        except Unreachable:
+            self.worker.say("owes its transport")
+
+    def close(self) -> Steps:
+        """What is done is said, if that can be; what is not goes back when the worker leaves the store."""
+        self._owe(self.worker.life)
+        self._owed_acks.update(self._acking, self.acks)
+        self._acking, self.acks = [], []
+        yield from self.try_to_pay()
