@@ -19,6 +19,7 @@ from celery.worker.request import Request
 
 from celery_limits import Concurrency, RateLimit
 from tests.chaos.ledger import Ledger
+from tests.chaos.worker import NAME, watch
 from tests.chaos.world import LINKS, rate_of, size_of
 
 __all__ = ["CONF", "app", "build"]
@@ -39,7 +40,7 @@ class Witnessed(Request):  # type: ignore[misc]  # it comes without types
 
     def on_accepted(self, pid: int, time_accepted: float) -> Any:
         ledger = Ledger(self.task.app.conf.ledger)
-        ledger.note("accepted", self.kwargs["call"], worker=self.hostname, id=self.id)
+        ledger.note("accepted", self.kwargs["call"], worker=self.hostname, id=self.id, child=pid)
         return super().on_accepted(pid, time_accepted)
 
 
@@ -156,10 +157,11 @@ class LostLeases(logging.Handler):
         message = record.getMessage()
         what = "lost" if "cut off from the store" in message else "losing" if "the lease lapses" in message else ""
         if what:
-            self._ledger.note(what, worker=os.environ["LIMITS_CHAOS_NAME"])
+            self._ledger.note(what, worker=os.environ[NAME])
 
 
 app = None
 if CONF in os.environ:
     app = build(json.loads(os.environ[CONF]))
+    watch(Ledger(app.conf.ledger), os.environ[NAME])
     logging.getLogger("celery_limits.worker").addHandler(LostLeases(Ledger(app.conf.ledger)))

@@ -11,23 +11,34 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from tests.chaos.excuses import (
+    ENDED,
+    REDIS,
+    SILENT,
+    WIRES,
+    begun_and_ended,
+    counts_for_nothing,
+    excuse_for_loss_of,
+    felt,
+    struck,
+    why_again,
+)
 from tests.chaos.fleet import GRANT, LEASE
-from tests.chaos.history import ENDING, Called, Felt, History, Run
+from tests.chaos.history import DOOMED, Called, Felt, History, Run
 from tests.chaos.ledger import Line
 from tests.chaos.world import NEW, OLD, rate_of, size_of
 
 __all__ = ["CHECKS", "Check", "Violation", "check_all", "outstanding"]
 
-SETTLED = 30.0
-"""Seconds after which nobody runs any more who was admitted before a limit was lowered."""
-
-CUT_OFF = frozenset({"stop", "cut off", "half-open", "lost"})
-"""What a worker comes back from: it was taken for dead, and what it had was given to others."""
-
-REDIS = frozenset({"redis killed", "redis paused", "redis away"})
+SETTLED = GRANT + LEASE
+"""Seconds after which nobody begins any more who was given a slot before a limit was lowered: a turn that is not taken
+is over by then."""
 
 WAKE = 2 * LEASE
 """Seconds after a kill in which what the dead had may still be on its way back."""
+
+TIRED = 0.5
+"""Seconds that a body with a time limit of one has run at least when that ended it, by its last sign of life."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +64,6 @@ class Check:
         self.violations.append(Violation(self.name, text, tuple(lines)))
 
 
-def _felt(history: History, worker: str, since: float, until: float, kinds: frozenset[str] = ENDING) -> list[Felt]:
-    """Faults of these kinds that this worker felt in this time."""
-    return [
-        fault for fault in history.faults
-        if fault.worker == worker and fault.kind in kinds and fault.at <= until and fault.until >= since
-    ]  # fmt: skip
-
-
 # -- 1: never over -------------------------------------------------------------------------------------------------
 
 
@@ -75,48 +78,38 @@ def never_over(history: History, check: Check) -> None:
         for position, run in enumerate(runs):
             check.looked += 1
             beside = [other for other in runs[: position + 1] if other.last > run.at or other is run]
-            allowed = _allowed(history, key, run.at)
-            if _weight(beside, key) > allowed:
-                _judge_over(history, check, key, run, beside, allowed)
+            if _weight(beside, key) > _size(history, key, run.at):
+                _judge_over(history, check, key, run, beside)
 
 
 def _weight(runs: list[Run], key: str) -> int:
     return sum(run.keys[key] for run in runs)
 
 
-def _allowed(history: History, key: str, at: float) -> int:
-    """The largest size that was in force when any of those that run now may have been admitted."""
-    sizes = [size_of(key, OLD)]
-    if at >= history.deployed:
-        sizes.append(size_of(key, NEW))
-    sizes += [size for begun, ended, size in history.steers[key] if begun <= at <= ended + SETTLED]
+def _size(history: History, key: str, at: float, *, lately: float = 0.0) -> int:
+    """The size in force: the declared one, or the largest that it was raised to; `lately`: or was until then."""
+    sizes = [size_of(key, OLD if at < history.deployed else NEW)]
+    if history.deployed <= at <= history.replaced + lately:  # messages and workers of both sorts are about
+        sizes.append(size_of(key, OLD))
+    sizes += [size for begun, ended, size in history.steers[key] if begun <= at <= ended + lately]
     return max(sizes)
 
 
-def _judge_over(history: History, check: Check, key: str, run: Run, beside: list[Run], allowed: int) -> None:
-    """A worker that was cut off for longer than its lease, or stopped, is the stated exception of guarantee 1."""
-    counted, excuses = [], []
-    for other in beside:
-        excuse = _cut_off(history, other)
-        if excuse:
-            excuses.append(excuse)
-        else:
-            counted.append(other)
-    if _weight(counted, key) <= allowed:
-        check.excused[f"beside a worker: {excuses[0]}"] += 1
+def _judge_over(history: History, check: Check, key: str, run: Run, beside: list[Run]) -> None:
+    """The stated exceptions of guarantee 1: a limit that was lowered, a worker that alone was cut off, or stopped."""
+    allowed = _size(history, key, run.at, lately=SETTLED)
+    if _weight(beside, key) <= allowed:
+        check.excused["given its slot before the limit was lowered"] += 1
         return
-    lines = sorted((line for other in beside for line in other.lines), key=lambda line: line.at)
-    check.wrong(f"{_weight(beside, key)} of {allowed} at {key!r} when {run.call} starts", lines)
-
-
-def _cut_off(history: History, run: Run) -> str:
-    """Why the body counts for nothing any more, if it was in such a worker."""
-    kinds = {"stop"} if history.modes.get(run.worker) == "terminate" else {"stop", "cut off", "half-open"}
-    if faults := _felt(history, run.worker, run.at, run.last, frozenset(kinds)):
-        return faults[0].kind
-    if _felt(history, run.worker, run.at, run.last + LEASE, frozenset({"lost"})):
-        return "its lease was lost, as it said"
-    return ""
+    excuses = {other.run: counts_for_nothing(history, other, run.at) for other in beside}
+    if _weight([other for other in beside if not excuses[other.run]], key) <= allowed:
+        kinds = "+".join(sorted({excuse for excuse in excuses.values() if excuse}))
+        check.excused[f"beside a worker that counts for nothing: {kinds}"] += 1
+        return
+    lines = [line for other in beside for line in other.lines]
+    lines += [fault.line for other in beside for fault in felt(history, other.worker, other.at, other.last, SILENT)]
+    text = f"{_weight(beside, key)} of {allowed} at {key!r} when {run.call} starts"
+    check.wrong(text, sorted(lines, key=lambda line: line.at))
 
 
 def exactly_full(history: History, check: Check) -> None:
@@ -143,29 +136,17 @@ def outstanding(history: History) -> list[Called]:
 def _fate(history: History, call: Called) -> str:
     """How a call ended; empty when it has not."""
     spec = call.spec
+    if spec.get("alien"):
+        return "refused" if call.refused else ""
     if call.finals:
         return "ended"
     if call.revoked:
         return "revoked"
     if "expires" in spec:
         return "expired"
-    if spec["hard"] and call.runs:
+    if spec["hard"] and any(run.last - run.at > TIRED or not begun_and_ended(history, run) for run in call.runs):
         return "out of time"
-    return "" if spec["late"] else _early_fate(history, call)
-
-
-def _early_fate(history: History, call: Called) -> str:
-    """Acknowledged before it began: one that is killed has had its only chance."""
-    if call.runs:
-        last = max(call.runs, key=lambda run: run.retries)
-        if last.torn == "Retry":
-            return ""
-        if last.torn or _felt(history, last.worker, last.at, last.last + WAKE):
-            return "begun and killed"
-    for line in call.accepted:
-        if _felt(history, line.more["worker"], line.at - 1, line.at + WAKE):
-            return "killed as it began"
-    return ""
+    return "" if spec["late"] else excuse_for_loss_of(history, call)
 
 
 def nothing_lost(history: History, check: Check) -> None:
@@ -177,7 +158,7 @@ def nothing_lost(history: History, check: Check) -> None:
         fate = _fate(history, call)
         if not fate:
             check.wrong(f"{call.name} never ended", call.lines)
-        elif fate != "ended":
+        elif fate not in ("ended", "refused"):
             check.excused[fate] += 1
 
 
@@ -191,27 +172,21 @@ def ends_once(history: History, check: Check) -> None:
             check.looked += 1
             if len(runs) < 2:
                 continue
-            if reason := _why_again(history, call, runs[-1]):
+            if reason := why_again(history, call, runs[-1]):
                 check.excused[f"again: {reason}"] += 1
             else:
                 check.wrong(f"{call.name} ran {len(runs)} times, and no fault explains it", call.lines)
 
 
-def _why_again(history: History, call: Called, last: Run) -> str:
-    for run in call.runs:
-        if run is not last and (faults := _felt(history, run.worker, run.at - LEASE, last.at)):
-            return faults[0].kind
-    if faults := _felt(history, last.worker, call.meant.at, last.at, CUT_OFF):
-        return f"{faults[0].kind}, with the message in its hands, while another ran it"
-    published = call.published.at if call.published else last.at
-    moments = [(call.meant.at, published), *((run.at, run.last + 1) for run in call.runs if run.torn == "Retry")]
-    if any(_felt(history, "", since, until, REDIS) for since, until in moments):
-        return "published while Redis was away"
-    for run in call.runs:
-        told_to_go = _felt(history, run.worker, run.at, last.at, frozenset({"term", "deploy term"}))
-        if run is not last and told_to_go and _felt(history, "", run.last, run.last + WAKE, REDIS):
-            return "Redis was away when its worker, about to go, had to acknowledge it"
-    return ""
+def no_silent_bypass(history: History, check: Check) -> None:
+    """A message whose limits can't be understood never runs, and its result says why."""
+    for call in history.calls.values():
+        if call.spec.get("alien"):
+            check.looked += 1
+            if call.runs:
+                check.wrong(f"{call.name} ran, whose limits nobody here understands", call.lines)
+            elif call.refused and call.refused.more["error"] != "CorruptChain":
+                check.wrong(f"{call.name} was refused for another reason", call.lines)
 
 
 # -- 6, 8, 9 and rates ---------------------------------------------------------------------------------------------
@@ -258,23 +233,33 @@ def in_turn(history: History, check: Check) -> None:
         for first, second in pairwise(members):
             check.looked += 1
             if second.runs[0].at < first.runs[0].at:
-                if _disturbed(history, held[0].last, first.runs[0].at):
-                    check.excused["a fault while they were let go"] += 1
+                if kind := _disturbed(history, held[0].last, first.runs[0].at):
+                    check.excused[f"{kind} while they were let go"] += 1
                 elif first.runs[0].at - held[0].last > GRANT:
                     check.excused["its turn was over before a worker took it"] += 1
                 else:
                     check.wrong(f"{second.name} starts before {first.name}", [*first.lines, *second.lines])
 
 
-def _disturbed(history: History, since: float, until: float) -> bool:
-    return any(fault.at <= until and fault.until + WAKE >= since for fault in history.faults)
+def _disturbed(history: History, since: float, until: float) -> str:
+    """A worker that was ended or silent may have had the first of them, whose message comes back to its queue then; the
+    ledger does not know who had it."""
+    kinds = ENDED | SILENT | REDIS
+    for fault in history.faults:
+        felt_until = fault.at if fault.kind in DOOMED else fault.until
+        if fault.kind in kinds and fault.at <= until and felt_until + WAKE >= since:
+            return fault.kind
+    return ""
 
 
 def no_body_before_its_eta(history: History, check: Check) -> None:
     for call in history.calls.values():
         for run in call.runs if "eta" in call.spec else ():
             check.looked += 1
-            if run.started.wall < call.spec["eta"] - 0.01:
+            early = call.spec["eta"] - 0.01 - run.started.wall
+            if 0 < early <= history.shifts.get(run.worker, 0.0):
+                check.excused["its worker's clock was ahead"] += 1
+            elif early > 0:
                 check.wrong(f"{call.name} starts before its eta {call.spec['eta']:.3f}", [call.meant, run.started])
 
 
@@ -303,19 +288,29 @@ def sound_on_the_way(history: History, check: Check) -> None:
     for line in history.audits:
         check.looked += 1
         for found in line.more["findings"]:
-            kind = found.partition(":")[0]
-            if kind in ("lapsed-lease", "orphan"):
-                check.excused[kind] += 1
+            kind, _, about = found.partition(": ")
+            if kind == "lapsed-lease" and struck(history, about.partition("/")[0], line.at):
+                check.excused["lapsed-lease of a worker that was struck"] += 1
             else:
                 check.wrong(found, [line])
 
 
 def workers_stay(history: History, check: Check) -> None:
-    """None ends unless it was told to, or killed."""
+    """None ends unless it was told to, or killed; and none loses its lease that was not silent for that long."""
     check.looked = len(history.modes)
     for fault in history.faults:
         if fault.kind == "gone":
             check.wrong(f"{fault.worker} ended by itself", [fault.line])
+        elif fault.kind == "lost":
+            _judge_lost(history, check, fault)
+
+
+def _judge_lost(history: History, check: Check, fault: Felt) -> None:
+    if kind := struck(history, fault.worker, fault.at, SILENT):
+        check.excused[f"lost its lease: {kind}"] += 1
+    else:
+        faults = felt(history, fault.worker, fault.at - 30, fault.at, ENDED | SILENT | WIRES)
+        check.wrong(f"{fault.worker} lost its lease, and was not silent", [*(each.line for each in faults), fault.line])
 
 
 CHECKS: dict[str, Callable[[History, Check], None]] = {
@@ -327,6 +322,7 @@ CHECKS: dict[str, Callable[[History, Check], None]] = {
     "6 unchanged": unchanged,
     "8 in turn": in_turn,
     "9 not before its eta": no_body_before_its_eta,
+    "10 no silent bypass": no_silent_bypass,
     "rates": within_the_rate,
     "workers stay": workers_stay,
 }

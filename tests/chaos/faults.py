@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from celery_limits.store import StoreError
-from tests.chaos.fleet import Fleet, Place
+from tests.chaos.fleet import LEASE, Fleet, Place
 from tests.chaos.ledger import Ledger
 from tests.chaos.plan import Fault, Plan
 from tests.chaos.world import NEW, OLD, size_of
@@ -114,11 +114,11 @@ class Injector:
             self.over.wait(0.1)
         raise TooLate
 
-    def _note(self, fault: Fault, place: Place | None = None, phase: str = "fault") -> None:
+    def _note(self, fault: Fault, place: Place | None = None, phase: str = "fault", **more: Any) -> None:
         if phase == "fault":
             self.struck[fault.kind] += 1
         worker = place.worker.name if place is not None and place.worker is not None else ""
-        self._ledger.note(phase, kind=fault.kind, worker=worker, seconds=fault.seconds)
+        self._ledger.note(phase, kind=fault.kind, worker=worker, seconds=fault.seconds, **more)
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class Injector:
             self._end_at(fault, place, *signals)
             place.wait_ready()
 
-    def _end_at(self, fault: Fault, place: Place, *signals: signal.Signals) -> None:
+    def _end_at(self, fault: Fault, place: Place, *signals: signal.Signals, shift: float = 0.0) -> None:
         worker = place.worker
         assert worker is not None
         self._note(fault, place)
@@ -135,7 +135,7 @@ class Injector:
             worker.signal(number)
             self.over.wait(0.3 if len(signals) > 1 else 0)
         self.kills += signal.SIGKILL in signals
-        self._fleet.replace(place)
+        self._fleet.replace(place, shift=shift)
 
     def _kill(self, fault: Fault) -> None:
         self._end(fault, signal.SIGKILL)
@@ -171,10 +171,11 @@ class Injector:
                 self._end_at(fault, place, signal.SIGKILL)
                 place.wait_ready()
                 return
-            self._note(fault, place)
+            child = children[int(fault.whom * 997) % len(children)]
+            self._note(fault, place, child=child)
             self.kills += 1
             with suppress(ProcessLookupError):
-                os.kill(children[int(fault.whom * 997) % len(children)], signal.SIGKILL)
+                os.kill(child, signal.SIGKILL)
 
     def _stop(self, fault: Fault) -> None:
         with self._a_place(fault) as place:
@@ -187,6 +188,13 @@ class Injector:
             self._note(fault, place, "mended")
 
     _stop_briefly = _stop
+
+    def _clock(self, fault: Fault) -> None:
+        """Its worker is told to go, and the next one in its place has a clock that is ahead, or behind."""
+        with self._a_place(fault) as place:
+            shift = (1 if fault.whom < 0.5 else -1) * (LEASE + 120 * fault.whom)
+            self._end_at(fault, place, signal.SIGTERM, shift=shift)
+            place.wait_ready()
 
     # -- wires -------------------------------------------------------------------------------------------------------
 
@@ -260,6 +268,7 @@ class Injector:
             with place.lock:
                 self._end_at(Fault(fault.at, "deploy term", 0.0), place, signal.SIGTERM)
                 place.wait_ready()
+        self._ledger.note("deployed")
 
 
 def _insist(do: Callable[[], Any]) -> None:

@@ -6,6 +6,7 @@ its place. Processes are only ever signalled by their id.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -23,6 +24,7 @@ import psutil
 from celery_limits import Limits
 from tests.chaos.app import CONF, build
 from tests.chaos.ledger import Ledger
+from tests.chaos.worker import NAME, SHIFT
 from tests.chaos.world import OLD
 from tests.redis_server import RedisServer
 from tests.store.cutting_proxy import CuttingProxy
@@ -43,15 +45,17 @@ STOP_SECONDS = 60.0
 class Worker:
     """One `celery worker` and its pool."""
 
-    def __init__(self, name: str, conf: dict[str, Any], directory: Path, *options: str) -> None:
+    def __init__(
+        self, name: str, conf: dict[str, Any], directory: Path, *options: str, environment: dict[str, str]
+    ) -> None:
         self.name = f"{name}@chaos"
         self.log_file = directory / f"{name}.log"
-        command = [sys.executable, "-m", "celery", "-A", "tests.chaos.app", "worker", "-n", self.name, "-l", "info"]
-        environment = {**os.environ, CONF: json.dumps(conf), "LIMITS_CHAOS_NAME": self.name, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "tests.chaos.worker", "-A", "tests.chaos.app", "worker", "-n", self.name]
+        mine = {CONF: json.dumps(conf), NAME: self.name, "PYTHONPATH": str(ROOT), **environment}
         with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
-                [*command, "--without-mingle", "--without-gossip", *options],
-                cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [*command, "--without-mingle", "--without-gossip", "-l", "info", *options],
+                cwd=ROOT, env={**os.environ, **mine}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         self.pid = self._process.pid
         self.family = {self.pid}
@@ -117,15 +121,22 @@ class Place:
         """Threads can't be ended, so theirs run on when the lease is lost."""
         return "terminate" if self.pool == "prefork" else "continue"
 
-    def start(self) -> Worker:
+    def start(self, *, shift: float = 0.0) -> Worker:
+        """`shift`: seconds by which its clock is ahead."""
         self._count += 1
         self._ready_since = float("inf")
         fleet = self._fleet
         mine = {"broker_url": fleet.url(self.wire.path), "limits_on_lost_lease": self.mode}
         name = f"w{self.number}.{self._count}"
         options = ("-P", self.pool, "-c", "3" if self.pool == "prefork" else "5")
-        self.worker = Worker(name, {**fleet.conf, **mine}, fleet.directory, *options)
-        fleet.ledger.note("begins", worker=self.worker.name, pool=self.pool, mode=self.mode)
+        self.worker = Worker(
+            name,
+            {**fleet.conf, **mine},
+            fleet.directory,
+            *options,
+            environment={SHIFT: f"{shift}"},
+        )
+        fleet.ledger.note("begins", worker=self.worker.name, pool=self.pool, mode=self.mode, shift=shift)
         return self.worker
 
     def has_been_ready(self, seconds: float) -> bool:
@@ -194,6 +205,7 @@ class Fleet:
             place.wire.close()
         for worker in [place.worker for place in self.places if place.worker] + self.ended:
             worker.end()
+        gc.collect()  # results that nobody asks for say goodbye to their backend while it is there
         self.redis.close()
         self.results.close()
 
@@ -204,12 +216,12 @@ class Fleet:
     def limits(self) -> Limits:
         return Limits(self.publisher())
 
-    def replace(self, place: Place) -> None:
+    def replace(self, place: Place, *, shift: float = 0.0) -> None:
         """A new worker, where the old one has ended or soon will."""
         if place.worker is not None:
             self.ended = [worker for worker in self.ended if worker.is_running]
             self.ended.append(place.worker)
-        place.start()
+        place.start(shift=shift)
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:

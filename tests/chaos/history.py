@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tests.chaos.ledger import Line
 from tests.chaos.world import keys_of
 
-__all__ = ["ENDING", "Called", "Felt", "History", "Run", "read"]
+__all__ = ["DOOMED", "Called", "Felt", "History", "Run", "read"]
 
-ENDING = frozenset(
-    {"kill", "kill child", "kill all", "quit", "term twice", "stop", "cut off", "half-open", "lost", "gone"}
-)
-"""What may end bodies, or take from a worker what it has: then what it was at comes again."""
+DOOMED = frozenset({"kill", "kill all", "quit", "term twice"})
+"""What a worker does not come back from: it is felt until there is nothing of it any more."""
 
 
 @dataclass
@@ -31,6 +30,8 @@ class Run:
     started: Line
     ended: bool = False
     torn: str = ""
+    asked: float = 0.0
+    """When it began to publish its retry."""
     lines: list[Line] = field(default_factory=list)
 
     @property
@@ -46,6 +47,7 @@ class Called:
     meant: Line
     published: Line | None = None
     revoked: Line | None = None
+    refused: Line | None = None
     runs: list[Run] = field(default_factory=list)
     accepted: list[Line] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
@@ -61,13 +63,14 @@ class Called:
 
 @dataclass(frozen=True)
 class Felt:
-    """A fault: what, to which worker (none: to Redis, and so to all), from when to when."""
+    """A fault: what, to which worker (none: to Redis, and so to all), from when to when; `pid`: to one of its pool."""
 
     kind: str
     worker: str
     at: float
     until: float
     line: Line
+    pid: int = 0
 
 
 @dataclass
@@ -77,7 +80,19 @@ class History:
     audits: list[Line] = field(default_factory=list)
     steers: dict[str, list[tuple[float, float, int]]] = field(default_factory=lambda: defaultdict(list))
     deployed: float = float("inf")
+    replaced: float = float("inf")
+    """When the last worker was replaced in the deploy."""
     modes: dict[str, str] = field(default_factory=dict)
+    shifts: dict[str, float] = field(default_factory=dict)
+    """By how much the clock of a worker is ahead."""
+
+    @cached_property
+    def by_worker(self) -> dict[str, list[Felt]]:
+        """To be asked for when all is read."""
+        found: dict[str, list[Felt]] = defaultdict(list)
+        for fault in self.faults:
+            found[fault.worker].append(fault)
+        return found
 
     @property
     def runs(self) -> list[Run]:
@@ -96,10 +111,14 @@ def read(lines: list[Line]) -> History:
         elif line.what in ("steers", "steered"):
             _of_steering(history, line)
         elif line.what in ("lost", "losing", "gone"):
-            kind = "gone" if line.what == "gone" else "lost"
-            history.faults.append(Felt(kind, line.more["worker"], line.at, line.at, line))
+            history.faults.append(Felt(line.what, line.more["worker"], line.at, line.at, line))
+        elif line.what == "starved":
+            history.faults.append(Felt("starved", line.more["worker"], line.at - line.more["seconds"], line.at, line))
         elif line.what == "begins":
             history.modes[line.more["worker"]] = line.more["mode"]
+            history.shifts[line.more["worker"]] = line.more.get("shift", 0.0)
+        elif line.what == "deployed":
+            history.replaced = line.at
         elif line.what == "audit":
             history.audits.append(line)
     return history
@@ -114,7 +133,9 @@ def _of_a_fault(history: History, begun: dict[tuple[str, str], Line], line: Line
         history.faults.append(Felt(kind, worker, first.at, line.at, first))
         return
     lasts = bool(line.more["seconds"])
-    history.faults.append(Felt(kind, worker, line.at, float("inf") if lasts else line.at, line))
+    pid = line.more.get("child", 0)
+    until = float("inf") if lasts or (kind in DOOMED and worker) or (kind == "kill child" and not pid) else line.at
+    history.faults.append(Felt(kind, worker, line.at, until, line, pid))
     if lasts:
         begun[kind, worker] = line
     if kind == "deploy":
@@ -140,6 +161,8 @@ def _of_a_call(history: History, runs: dict[str, Run], line: Line) -> None:
         call.published = line
     elif line.what == "revoking":
         call.revoked = line
+    elif line.what == "refused":
+        call.refused = line
     elif line.what == "accepted":
         call.accepted.append(line)
     elif line.what == "start":
@@ -152,5 +175,7 @@ def _of_a_call(history: History, runs: dict[str, Run], line: Line) -> None:
         run.last = line.at
         run.lines.append(line)
         run.ended = run.ended or line.what == "end"
+        if line.what == "retry":
+            run.asked = line.at
         if line.what == "torn":
             run.torn = line.more["by"]

@@ -16,7 +16,9 @@ from functools import partial
 from typing import Any
 
 from celery import chord, group
+from celery.states import FAILURE
 
+from celery_limits.wire import HEADER, VERSION, new_ticket
 from tests.chaos.fleet import Fleet
 from tests.chaos.ledger import Ledger
 from tests.chaos.plan import Call, Plan
@@ -33,7 +35,16 @@ def _spec(call: Call, of: Call) -> dict[str, Any]:
     """What the checker must know of a call."""
     members = [member.name for member in of.members] if of.shape == "chord" and call is of else None
     spec = {"late": call.late, "names": call.names, "weight": call.weight, "retries": call.retries, "line": call.line}
-    return {**spec, "hard": call.limit is not None, "members": members, "together": of.name if of.members else None}
+    return {**spec, "hard": call.limit is not None, "members": members, "together": of.name if of.members else None,
+            "alien": call.alien}  # fmt: skip
+
+
+def _alien_header(call: Call, task_id: str) -> dict[str, Any]:
+    """One that would be let through at once by whoever reads only what he knows."""
+    version = {"older": VERSION - 1, "newer": VERSION + 1}.get(call.alien, VERSION)
+    kind = "quota" if call.alien == "unknown kind" else "concurrency"
+    links = [{"kind": kind, "key": f"alien:{call.name}", "limit": 1}]
+    return {"v": version, "ticket": new_ticket(task_id), "links": links, "at": 0, "held": [], "fence": 0}
 
 
 class Load(threading.Thread):
@@ -48,6 +59,7 @@ class Load(threading.Thread):
         self.failure: BaseException | None = None
         self._lines: list[threading.Thread] = []
         self._meant: dict[str, dict[str, Any]] = {}
+        self._unanswered = [call for call in plan.calls if call.alien]
 
     def redeclare(self) -> None:
         """The publisher is deployed too."""
@@ -86,7 +98,9 @@ class Load(threading.Thread):
         for each in call.everyone():
             self._say("means", each, **self._meant[each.name], **_spec(each, call))
         try:
-            if call.shape == "call":
+            if call.alien:
+                self._publish_alien(call, signatures[call.name])
+            elif call.shape == "call":
                 signatures[call.name].apply_async()
             else:
                 header = group([signatures[member.name] for member in call.members])
@@ -132,6 +146,25 @@ class Load(threading.Thread):
             options["time_limit"] = call.limit
         self._meant[call.name] = meant
         return self.app.tasks[call.task].signature(kwargs=kwargs, options=options)
+
+    def _publish_alien(self, call: Call, signature: Any) -> None:
+        """As a publisher of another version would: our own stamps every message that it sends."""
+        task_id = signature.options["task_id"]
+        message = self.app.amqp.as_task_v2(task_id, call.task, kwargs=signature.kwargs)
+        headers = {**message.headers, **signature.options["headers"], HEADER: _alien_header(call, task_id)}
+        with self.app.producer_or_acquire() as producer:
+            producer.publish(
+                message.body, exchange="", routing_key="chaos", headers=headers, serializer="json", retry=True,
+                retry_policy=self.app.conf.task_publish_retry_policy, **message.properties,
+            )  # fmt: skip
+
+    def ask_for_refusals(self) -> None:
+        """What became of the messages that nobody understands, by their results."""
+        for call in list(self._unanswered):
+            found = self.app.backend.get_task_meta(task_id_of(self._plan, call.name))
+            if found["status"] == FAILURE:
+                self._unanswered.remove(call)
+                self._say("refused", call, error=type(found["result"]).__name__)
 
     def _say(self, what: str, call: Call, **more: Any) -> None:
         self._ledger.note(what, call.name, **more)

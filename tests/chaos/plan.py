@@ -28,7 +28,7 @@ class Profile:
 
 PROFILES = {
     "smoke": Profile("smoke", 28, ("prefork", "threads", "prefork"), 8, 1.6, 0.5),
-    "standard": Profile("standard", 600, ("prefork", "threads", "prefork", "threads"), 5, 2.2, 3.0),
+    "standard": Profile("standard", 600, ("prefork", "threads", "prefork", "threads"), 5, 2.0, 3.0),
     "long": Profile("long", 3600, ("prefork", "threads", "prefork", "threads"), 5, 2.2, 3.0),
 }
 
@@ -51,6 +51,8 @@ class Call:
     revoke: tuple[float, bool] | None = None
     members: tuple[Call, ...] = ()
     shape: str = "call"
+    alien: str = ""
+    """What nobody understands about its limits."""
 
     @property
     def late(self) -> bool:
@@ -96,14 +98,15 @@ def _beyond(rng: random.Random) -> float:
 
 FAULTS: dict[str, tuple[int, Any]] = {
     # kind: how often beside the others, and how long it lasts
-    "kill": (6, None),
-    "kill child": (10, None),
+    "kill": (8, None),
+    "kill child": (14, None),
     "kill all": (1, None),
     "stop": (3, _beyond),
     "stop briefly": (2, _short),
     "term": (3, None),
     "quit": (2, None),
     "term twice": (2, None),
+    "clock": (2, None),
     "redis killed": (2, _short),
     "redis paused": (1, _short),
     "redis away": (1, _beyond),
@@ -114,6 +117,10 @@ FAULTS: dict[str, tuple[int, Any]] = {
     "resize": (5, _beyond),
     "pause": (3, _beyond),
 }
+
+
+ALIEN = ("older", "newer", "unknown kind")
+"""Headers of another version than the one that is deployed."""
 
 
 def make_plan(profile: Profile, seed: int, seconds: float | None = None) -> Plan:
@@ -164,6 +171,8 @@ def _single(rng: random.Random, at: float, name: str) -> Call:
         return replace(call, ending="fail")
     if chance < 0.40:
         return replace(call, priority=rng.choice((0, 3, 6, 9)))
+    if chance < 0.45 and call.names:
+        return replace(call, alien=rng.choice(ALIEN))
     return call
 
 

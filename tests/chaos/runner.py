@@ -56,7 +56,7 @@ def play(plan: Plan, fleet: Fleet, say: Say) -> Outcome:
         _look(fleet, limits)
     say(f"published; {sum(injector.struck.values())} faults so far. Everything is mended, and worked off.")
     injector.finish()
-    _work_off(fleet, injector)
+    _work_off(fleet, injector, load)
     left = _come_to_rest(fleet, limits)
     history = read(fleet.ledger.lines())
     trouble = [*injector.failures, *([f"the load failed: {load.failure!r}"] if load.failure else [])]
@@ -73,15 +73,17 @@ def _look(fleet: Fleet, limits: Any) -> None:
     fleet.ledger.note("audit", findings=findings)
 
 
-def _work_off(fleet: Fleet, injector: Injector) -> None:
+def _work_off(fleet: Fleet, injector: Injector, load: Load) -> None:
     """Until every call has ended, or nothing has happened for long."""
     size, since = -1, time.monotonic()
+    load.ask_for_refusals()
     while outstanding(read(fleet.ledger.lines())):
         if (now := fleet.ledger.path.stat().st_size) != size:
             size, since = now, time.monotonic()
         if time.monotonic() - since > PATIENCE:
             return
         injector.restart_the_fallen()
+        load.ask_for_refusals()
         time.sleep(0.5)
 
 

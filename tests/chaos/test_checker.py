@@ -52,8 +52,13 @@ class Tale:
     def live(self, call: str, *args: Any, **more: Any) -> None:
         self.end(call, self.start(call, *args, **more))
 
-    def fault(self, kind: str, worker: str = "", seconds: float = 0.0) -> None:
-        self.say("fault", kind=kind, worker=worker, seconds=seconds)
+    def fault(self, kind: str, worker: str = "", seconds: float = 0.0, child: int = 0) -> None:
+        self.say("fault", kind=kind, worker=worker, seconds=seconds, child=child)
+
+    def mend(self, kind: str, worker: str = "", seconds: float = 0.0) -> None:
+        """`seconds` later than the last line."""
+        self.clock += seconds
+        self.say("mended", kind=kind, worker=worker, seconds=seconds)
 
     def wrong(self) -> dict[str, int]:
         return {check.name: len(check.violations) for check in check_all(read(self.lines)) if check.violations}
@@ -128,20 +133,40 @@ def test_a_body_that_outlives_its_killed_worker_counts(tale: Tale) -> None:
     assert tale.wrong() == {"1 never over": 1}
 
 
-@pytest.mark.parametrize(("kind", "worker", "over"), [
-    ("stop", "w1@chaos", 0), ("cut off", "w2@chaos", 0), ("cut off", "w1@chaos", 1), ("cut", "w2@chaos", 1),
+@pytest.mark.parametrize(("kind", "worker", "after", "over"), [
+    ("stop", "w1@chaos", LEASE, 0), ("cut off", "w2@chaos", LEASE, 0),
+    ("cut off", "w1@chaos", LEASE, 1), ("cut", "w2@chaos", LEASE, 1),
+    ("stop", "w1@chaos", LEASE / 2, 1), ("cut off", "w2@chaos", LEASE / 2, 1), ("stop", "w4@chaos", LEASE, 1),
+    ("redis away", "", LEASE, 1), ("kill", "w1@chaos", LEASE, 1),
 ])  # fmt: skip
-def test_only_the_stated_exception_is_excused(tale: Tale, kind: str, worker: str, over: int) -> None:
-    """Threads run on when they are cut off; processes are ended before their lease lapses, unless they are stopped."""
+def test_only_the_stated_exception_is_excused(tale: Tale, kind: str, worker: str, after: float, over: int) -> None:
+    """Threads run on when they are cut off; processes are ended before their lease lapses, unless they are stopped.
+    Before that nobody may be given their slots."""
     tale.publish("a")
     tale.publish("b")
-    first = tale.start("a", worker)
+    first = tale.start("a", worker if worker in ("w1@chaos", "w2@chaos") else "w1@chaos")
     tale.fault(kind, worker, 8.0)
+    tale.clock += after
     second = tale.start("b", "w3@chaos")
-    tale.say("mended", kind=kind, worker=worker, seconds=8.0)
+    if kind not in ("kill", "cut"):
+        tale.mend(kind, worker)
     tale.end("a", first)
     tale.end("b", second)
     assert tale.wrong() == ({"1 never over": 1} if over else {})
+
+
+def test_a_worker_that_was_starved_for_longer_than_its_lease_is_as_one_that_was_stopped(tale: Tale) -> None:
+    for seconds in (LEASE, LEASE / 2):
+        tale.publish("a")
+        tale.publish("b")
+        first = tale.start("a")
+        tale.clock += LEASE
+        second = tale.start("b", "w2@chaos")
+        tale.say("starved", worker="w1@chaos", seconds=seconds)
+        tale.end("a", first)
+        tale.end("b", second)
+        assert tale.wrong() == ({} if seconds == LEASE else {"1 never over": 1})
+        tale.clock += 1000
 
 
 def test_a_raised_limit_is_in_force_while_it_is_raised(tale: Tale) -> None:
@@ -185,9 +210,26 @@ def test_an_early_one_that_was_not_even_begun(tale: Tale) -> None:
     tale.publish("a", late=False)
     tale.fault("kill", "w1@chaos")
     assert tale.wrong() == {"5 nothing lost": 1}
-    tale.say("accepted", "a", worker="w1@chaos", id="x-1-a")
+    tale.say("accepted", "a", worker="w1@chaos", id="x-1-a", child=7)
     tale.fault("kill", "w1@chaos")
-    assert tale.excused() == {"killed as it began": 1}
+    assert tale.excused() == {"about to begin, and then: kill": 1}
+
+
+@pytest.mark.parametrize("child", [1, 2])
+def test_only_the_process_that_was_killed_ends(tale: Tale, child: int) -> None:
+    """Lines of a tale are written by process 1."""
+    tale.publish("a", late=False)
+    tale.start("a")
+    tale.fault("kill child", "w1@chaos", child=child)
+    assert tale.wrong() == ({} if child == 1 else {"5 nothing lost": 1})
+
+
+def test_a_body_that_fell_silent_long_before_the_kill(tale: Tale) -> None:
+    tale.publish("a", late=False)
+    tale.start("a")
+    tale.clock += 5
+    tale.fault("kill", "w1@chaos")
+    assert tale.wrong() == {"5 nothing lost": 1}
 
 
 def test_a_retry_that_does_not_come(tale: Tale) -> None:
@@ -216,18 +258,30 @@ def test_twice_without_a_reason(tale: Tale) -> None:
 def test_twice_since_the_first_was_killed(tale: Tale) -> None:
     tale.publish("a")
     tale.start("a")
-    tale.fault("kill child", "w1@chaos")
+    tale.fault("kill child", "w1@chaos", child=1)
     tale.live("a", "w2@chaos")
     assert tale.excused() == {"again: kill child": 1}
 
 
-def test_twice_since_one_came_back_with_the_message_in_its_hands(tale: Tale) -> None:
+def test_twice_although_the_first_had_long_been_acknowledged_when_its_worker_was_killed(tale: Tale) -> None:
+    tale.publish("a")
+    tale.live("a")
+    tale.clock += 5
+    tale.fault("kill", "w1@chaos")
+    tale.live("a", "w2@chaos")
+    assert tale.wrong() == {"5 ends once": 1}
+
+
+@pytest.mark.parametrize("late", [0.0, 5.0])
+def test_twice_since_one_came_back_with_the_message_in_its_hands(tale: Tale, late: float) -> None:
     tale.publish("a")
     tale.fault("stop", "w1@chaos", 8.0)
+    tale.clock += LEASE
     tale.live("a", "w2@chaos")
-    tale.say("mended", kind="stop", worker="w1@chaos", seconds=8.0)
+    tale.mend("stop", "w1@chaos")
+    tale.clock += late
     tale.live("a", "w1@chaos")
-    assert tale.wrong() == {}
+    assert tale.wrong() == ({"5 ends once": 1} if late else {}), "later it had time to find out"
 
 
 def test_twice_since_its_end_could_not_be_told(tale: Tale) -> None:
@@ -295,10 +349,45 @@ def test_a_worker_that_ended_by_itself(tale: Tale) -> None:
 
 
 def test_an_audit_on_the_way(tale: Tale) -> None:
-    tale.say("audit", findings=["lapsed-lease: w1: since 1 s"])
+    tale.fault("kill", "w1@chaos")
+    tale.say("audit", findings=["lapsed-lease: w1@chaos/1/a: its lease has lapsed"])
     assert tale.wrong() == {}
     tale.say("audit", findings=["room-beside-waiter: tenant:1: 1 of 2"])
     assert tale.wrong() == {"3-4 sound on the way": 1}
+    tale.say("audit", findings=["lapsed-lease: w2@chaos/1/a: its lease has lapsed"])
+    assert tale.wrong() == {"3-4 sound on the way": 2}, "nobody has touched that one"
+
+
+def test_a_lease_that_was_lost_without_a_reason(tale: Tale) -> None:
+    tale.fault("stop", "w1@chaos", 8.0)
+    tale.mend("stop", "w1@chaos", LEASE)
+    tale.say("lost", worker="w1@chaos")
+    assert tale.wrong() == {}
+    tale.say("lost", worker="w2@chaos")
+    assert tale.wrong() == {"workers stay": 1}
+
+
+def test_a_clock_that_is_ahead_starts_early_by_no_more_than_that(tale: Tale) -> None:
+    tale.say("begins", worker="w3@chaos", mode="continue", shift=10.0)
+    tale.publish("a", eta=tale.clock + 5)
+    tale.live("a", "w3@chaos")
+    assert tale.wrong() == {}
+    tale.publish("b", eta=tale.clock + 15)
+    tale.live("b", "w3@chaos")
+    assert tale.wrong() == {"9 not before its eta": 1}
+
+
+def test_a_message_that_nobody_understands(tale: Tale) -> None:
+    tale.publish("a", alien="newer")
+    assert tale.wrong() == {"5 nothing lost": 1}
+    tale.say("refused", "a", error="CorruptChain")
+    assert tale.wrong() == {}
+    tale.publish("b", alien="newer")
+    tale.say("refused", "b", error="KeyError")
+    tale.publish("c", alien="newer")
+    tale.live("c")
+    tale.say("refused", "c", error="CorruptChain")
+    assert tale.wrong() == {"10 no silent bypass": 2}
 
 
 # -- the plan ----------------------------------------------------------------------------------------------------
