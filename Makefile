@@ -57,8 +57,8 @@ model: $(STAMP) ## the model-based tests, ten times as many examples as in CI
 simulate: $(STAMP) ## whole lives of workers over the real store: SEEDS=1000 of them, or one aloud: SEED=123
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) --jobs $(JOBS))
 
-chaos: $(STAMP) ## faults at random under load: PROFILE=smoke|standard|long SEED=1 DURATION=3600 ARGS=--record
-	@$(BIN)/python -m tests.chaos --profile $(or $(PROFILE),smoke) $(if $(SEED),--seed $(SEED)) $(if $(DURATION),--seconds $(DURATION)) $(ARGS)
+chaos: $(STAMP) ## faults at random under load: PROFILE=smoke|standard|long ON=redis|rabbitmq|sentinel SEED=1 DURATION=3600 ARGS=--record
+	@$(BIN)/python -m tests.chaos --profile $(or $(PROFILE),smoke) $(if $(SEED),--seed $(SEED)) $(if $(DURATION),--seconds $(DURATION)) $(if $(ON),--on $(ON)) $(ARGS)
 
 bench: $(STAMP) ## what the transport is worth, against kombu's (ARGS="--quick")
 	@$(BIN)/python -m tests.bench.transport $(ARGS)

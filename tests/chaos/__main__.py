@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -12,22 +13,25 @@ from tests.chaos import report
 from tests.chaos.fleet import Fleet, scratch
 from tests.chaos.plan import PROFILES, make_plan
 from tests.chaos.runner import play
+from tests.chaos.sites import SITES
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="chaos", description="Break everything at random, and count what is wrong.")
     parser.add_argument("--profile", choices=PROFILES, default="smoke")
+    parser.add_argument("--on", choices=SITES, default="redis", help="what is broker and store")
     parser.add_argument("--seed", type=int, help="of the plan (default: a new one, which is named)")
     parser.add_argument("--seconds", type=float, help="how long there is load (default: the profile's)")
     parser.add_argument("--record", action="store_true", help=f"append the result to {report.RESULTS.name}")
     parser.add_argument("--keep", metavar="DIRECTORY", type=Path, help="copy the ledger and the logs to here")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left running
     seed = random.randrange(10**6) if given.seed is None else given.seed
-    plan = make_plan(PROFILES[given.profile], seed, given.seconds)
+    plan = make_plan(PROFILES[given.profile], seed, given.seconds, given.on)
     print(f"chaos {given.profile}, seed {seed}: {len(plan.calls)} items, {len(plan.faults)} faults planned", flush=True)
     with scratch() as directory:
         try:
-            with Fleet(Path(directory), plan.profile.pools) as fleet:
+            with Fleet(Path(directory), plan.profile.pools, on=given.on) as fleet:
                 outcome = play(plan, fleet, lambda text: print(text, flush=True))
         finally:
             if given.keep:

@@ -37,7 +37,10 @@ SILENT = frozenset({"stop", "cut off", "half-open", "starved"})
 HELPLESS = frozenset({"stop", "starved"})
 """And could not even end its bodies before its lease lapsed."""
 
-REDIS = frozenset({"redis killed", "redis paused", "redis away", "failover", "rabbit killed", "rabbit closed"})
+RABBIT = frozenset({"rabbit killed", "rabbit restarted", "rabbit closed"})
+"""RabbitMQ hands out again at once what was not acknowledged on a connection that has ended."""
+
+REDIS = frozenset({"redis killed", "redis paused", "redis away", "failover"}) | RABBIT
 
 WIRES = frozenset({"cut", "cut off", "half-open", "half-open briefly"})
 
@@ -142,6 +145,8 @@ def _given_to_another(history: History, run: Run, by: float) -> str:
         return what
     if faults := _silences(history, run.worker, SILENT, run.at, min(told, by)):
         return faults[0].kind
+    if faults := felt(history, "", run.at, min(told, by), RABBIT):
+        return f"{faults[0].kind}, before it was acknowledged"
     if told > run.last + PROMPT and felt(history, run.worker, run.at, min(told, by), GOING):
         return "told to go while it could not acknowledge"
     return ""

@@ -21,6 +21,7 @@ from tests.chaos.fleet import LEASE, Fleet, Place
 from tests.chaos.ledger import Ledger
 from tests.chaos.plan import Fault, Plan
 from tests.chaos.world import NEW, OLD, size_of
+from tests.store.cutting_proxy import CuttingProxy
 
 __all__ = ["HARD", "Injector"]
 
@@ -43,7 +44,7 @@ class Injector:
         self._thread = threading.Thread(target=self._run, name="chaos-faults", daemon=True)
         self._fleet, self._plan, self._on_deploy = fleet, plan, on_deploy
         self._ledger: Ledger = fleet.ledger
-        self._redis = threading.Lock()
+        self._servers = threading.Lock()
         self._limits = fleet.limits()
         self._under_way: list[threading.Thread] = []
         self.struck: Counter[str] = Counter()
@@ -68,9 +69,10 @@ class Injector:
         self._thread.join()
         for thread in self._under_way:
             thread.join()
-        self._fleet.redis.resume()
+        self._fleet.site.mend()
         for place in self._fleet.places:
-            place.wire.reopen()
+            if place.wire is not None:
+                place.wire.reopen()
         self.restart_the_fallen()
 
     def restart_the_fallen(self) -> None:
@@ -201,14 +203,14 @@ class Injector:
     def _cut(self, fault: Fault) -> None:
         with self._a_place(fault) as place:
             self._note(fault, place)
-            place.wire.cut_all()
+            _wire_of(place).cut_all()
 
     def _away(self, fault: Fault, *, silently: bool) -> None:
         with self._a_place(fault) as place:
             self._note(fault, place)
-            place.wire.shut(silently=silently)
+            _wire_of(place).shut(silently=silently)
             self.over.wait(fault.seconds)
-            place.wire.reopen()
+            _wire_of(place).reopen()
             self._note(fault, place, "mended")
 
     def _cut_off(self, fault: Fault) -> None:
@@ -221,23 +223,51 @@ class Injector:
 
     # -- Redis -------------------------------------------------------------------------------------------------------
 
-    def _redis_killed(self, fault: Fault) -> None:
-        with self._redis:
+    @contextmanager
+    def _server(self, fault: Fault) -> Iterator[Any]:
+        """One fault of the servers at a time."""
+        with self._servers:
+            if self.over.is_set():
+                raise TooLate
             self._note(fault)
-            self._fleet.redis.kill()
-            self.over.wait(fault.seconds)
-            self._fleet.redis.start(within=60)
+            yield self._fleet.site
             self._note(fault, phase="mended")
+
+    def _redis_killed(self, fault: Fault) -> None:
+        with self._server(fault) as site:
+            site.redis.kill()
+            self.over.wait(fault.seconds)
+            site.redis.start(within=60)
 
     _redis_away = _redis_killed
 
     def _redis_paused(self, fault: Fault) -> None:
-        with self._redis:
-            self._note(fault)
-            self._fleet.redis.pause()
+        with self._server(fault) as site:
+            site.redis.pause()
             self.over.wait(fault.seconds)
-            self._fleet.redis.resume()
-            self._note(fault, phase="mended")
+            site.redis.resume()
+
+    def _rabbit_killed(self, fault: Fault) -> None:
+        with self._server(fault) as site:
+            site.rabbit.kill()
+            self.over.wait(fault.seconds)
+            site.rabbit.start(within=120)
+
+    def _rabbit_restarted(self, fault: Fault) -> None:
+        with self._server(fault) as site:
+            site.rabbit.stop()
+            self.over.wait(fault.seconds)
+            site.rabbit.start(within=120)
+
+    def _rabbit_closed(self, fault: Fault) -> None:
+        with self._server(fault) as site:
+            site.rabbit.close_connections()
+
+    def _failover(self, fault: Fault) -> None:
+        with self._server(fault) as site:
+            site.fail_over()
+        with self._servers:
+            site.refill()
 
     # -- steering ----------------------------------------------------------------------------------------------------
 
@@ -269,6 +299,11 @@ class Injector:
                 self._end_at(Fault(fault.at, "deploy term", 0.0), place, signal.SIGTERM)
                 place.wait_ready()
         self._ledger.note("deployed")
+
+
+def _wire_of(place: Place) -> CuttingProxy:
+    assert place.wire is not None, "the plan has cuts where there are no wires"
+    return place.wire
 
 
 def _insist(do: Callable[[], Any]) -> None:

@@ -1,4 +1,4 @@
-"""The processes of the chaos run: a Redis that is broker and store, another for results, and workers behind proxies.
+"""The processes of the chaos run: the servers of its site, a Redis for results, and workers behind proxies.
 
 Every worker that is started has a name of its own (`w2.5`: the fifth in place 2) and reaches Redis through the proxy of
 its place. Processes are only ever signalled by their id.
@@ -24,10 +24,10 @@ import psutil
 from celery_limits import Limits
 from tests.chaos.app import CONF, build
 from tests.chaos.ledger import Ledger
+from tests.chaos.sites import SITES
 from tests.chaos.worker import NAME, SHIFT
 from tests.chaos.world import OLD
 from tests.redis_server import RedisServer
-from tests.store.cutting_proxy import CuttingProxy
 from tests.waiting import wait_until
 from tests.worker.stage import is_alive
 
@@ -111,7 +111,7 @@ class Place:
 
     def __init__(self, fleet: Fleet, number: int, pool: str) -> None:
         self.number, self.pool = number, pool
-        self.wire = CuttingProxy(fleet.redis.socket, str(fleet.directory / f"wire{number}"))
+        self.wire = fleet.site.wire(fleet.directory / f"wire{number}")
         self.lock = threading.Lock()
         self.worker: Worker | None = None
         self._fleet, self._count, self._ready_since = fleet, 0, float("inf")
@@ -126,7 +126,7 @@ class Place:
         self._count += 1
         self._ready_since = float("inf")
         fleet = self._fleet
-        mine = {"broker_url": fleet.url(self.wire.path), "limits_on_lost_lease": self.mode}
+        mine = {**fleet.site.conf(self.wire), "limits_on_lost_lease": self.mode}
         name = f"w{self.number}.{self._count}"
         options = ("-P", self.pool, "-c", "3" if self.pool == "prefork" else "5")
         self.worker = Worker(
@@ -159,25 +159,22 @@ class Place:
 class Fleet:
     """All of it, in one directory; a context manager that leaves nothing running."""
 
-    def __init__(self, directory: Path, pools: tuple[str, ...]) -> None:
+    def __init__(self, directory: Path, pools: tuple[str, ...], *, on: str = "redis") -> None:
         self.directory = directory
         self.ledger = Ledger(directory / "ledger")
-        self.redis = RedisServer(appendonly="yes", appendfsync="always")
+        self.site = SITES[on]()
         self.results = RedisServer()
         self._pools = pools
         self.places: list[Place] = []
         self.conf: dict[str, Any] = {}
         self.ended: list[Worker] = []
 
-    def url(self, socket: str) -> str:
-        return f"limits+redis+socket://{socket}"
-
     def __enter__(self) -> Fleet:
         try:
-            self.redis.start()
+            self.site.start()
             self.results.start()
             self.conf = {
-                "broker_url": self.url(self.redis.socket),
+                **self.site.conf(),
                 "result_backend": f"redis+socket://{self.results.socket}",
                 "ledger": str(self.ledger.path),
                 "declared": OLD,
@@ -202,11 +199,12 @@ class Fleet:
 
     def close(self) -> None:
         for place in self.places:
-            place.wire.close()
+            if place.wire is not None:
+                place.wire.close()
         for worker in [place.worker for place in self.places if place.worker] + self.ended:
             worker.end()
         gc.collect()  # results that nobody asks for say goodbye to their backend while it is there
-        self.redis.close()
+        self.site.close()
         self.results.close()
 
     def publisher(self) -> Any:

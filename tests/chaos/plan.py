@@ -9,7 +9,7 @@ from typing import Any
 from tests.chaos.fleet import LEASE
 from tests.chaos.world import LINKS
 
-__all__ = ["FAULTS", "PROFILES", "Call", "Fault", "Plan", "Profile", "make_plan"]
+__all__ = ["FAULTS", "PROFILES", "Call", "Fault", "Plan", "Profile", "faults_on", "make_plan"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,7 @@ class Plan:
     seed: int
     calls: list[Call] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    on: str = "redis"
 
 
 def _short(rng: random.Random) -> float:
@@ -119,14 +120,35 @@ FAULTS: dict[str, tuple[int, Any]] = {
 }
 
 
+_MOMENT = 0.1
+
+ON_RABBIT = {
+    "rabbit killed": (1, _short),
+    "rabbit restarted": (1, _short),
+    "rabbit closed": (4, lambda _: _MOMENT),  # felt until it is done: the command takes a while
+}
+ON_SENTINEL = {"failover": (4, lambda _: _MOMENT)}
+WIRES = ("cut", "cut off", "half-open", "half-open briefly")
+
+
+def faults_on(site: str) -> dict[str, tuple[int, Any]]:
+    """What can be broken there."""
+    if site == "rabbitmq":
+        return {**FAULTS, **ON_RABBIT}
+    if site == "sentinel":
+        without = (*WIRES, "redis killed", "redis paused", "redis away")
+        return {**{kind: how for kind, how in FAULTS.items() if kind not in without}, **ON_SENTINEL}
+    return FAULTS
+
+
 ALIEN = ("older", "newer", "unknown kind")
 """Headers of another version than the one that is deployed."""
 
 
-def make_plan(profile: Profile, seed: int, seconds: float | None = None) -> Plan:
+def make_plan(profile: Profile, seed: int, seconds: float | None = None, on: str = "redis") -> Plan:
     profile = replace(profile, seconds=seconds or profile.seconds)
     rng = random.Random(f"{profile.name} {seed}")
-    return Plan(profile, seed, _load(rng, profile), _trouble(rng, profile))
+    return Plan(profile, seed, _load(rng, profile), _trouble(rng, profile, faults_on(on)), on)
 
 
 # -- the load ------------------------------------------------------------------------------------------------------
@@ -209,20 +231,20 @@ def _line(rng: random.Random, at: float, name: str) -> Call:
 # -- the trouble -----------------------------------------------------------------------------------------------------
 
 
-def _trouble(rng: random.Random, profile: Profile) -> list[Fault]:
+def _trouble(rng: random.Random, profile: Profile, kinds: dict[str, tuple[int, Any]]) -> list[Fault]:
     """Each kind once, if there is time, and then as it comes; the deploy in the middle."""
     faults = [Fault(profile.seconds / 2, "deploy", 0.0)]
     todo: list[str] = []
     at = profile.first
     while at < profile.seconds:
         if not todo:
-            todo = [kind for kind, (share, _) in FAULTS.items() for _ in range(share)]
+            todo = [kind for kind, (share, _) in kinds.items() for _ in range(share)]
             rng.shuffle(todo)
             if len(faults) == 1:
-                first = rng.sample(list(FAULTS), len(FAULTS))
+                first = rng.sample(list(kinds), len(kinds))
                 todo += reversed(first)
         kind = todo.pop()
-        lasting = FAULTS[kind][1]
+        lasting = kinds[kind][1]
         faults.append(Fault(at, kind, rng.random(), lasting(rng) if lasting else 0.0))
         at += rng.uniform(0.3, 1.7) * profile.pause
     return sorted(faults, key=lambda fault: fault.at)

@@ -33,6 +33,8 @@ def told(outcome: Outcome) -> str:
     again = f"make chaos PROFILE={plan.profile.name} SEED={plan.seed}"
     if plan.profile.name == "long":
         again += f" DURATION={plan.profile.seconds:.0f}"
+    if plan.on != "redis":
+        again += f" ON={plan.on}"
     parts.append(f"{outcome.violations} violations. Again: {again}")
     return "\n".join(parts)
 
@@ -54,8 +56,9 @@ def record(outcome: Outcome) -> None:
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()
     faults = ", ".join(f"{name} {count}" for name, count in sorted(outcome.faults.items()))
+    profile = outcome.plan.profile.name + (f" on {outcome.plan.on}" if outcome.plan.on != "redis" else "")
     row = [
-        f"{datetime.now(timezone.utc):%Y-%m-%d}", commit, outcome.plan.profile.name, outcome.plan.seed,
+        f"{datetime.now(timezone.utc):%Y-%m-%d}", commit, profile, outcome.plan.seed,
         f"{_tasks(outcome):,}", outcome.kills, faults, outcome.violations, len(by_name["5 nothing lost"].violations),
         again, len(outcome.left),
     ]  # fmt: skip

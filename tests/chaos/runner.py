@@ -44,7 +44,7 @@ class Outcome:
         return sum(len(check.violations) for check in self.checks) + len(self.left)
 
 
-def play(plan: Plan, fleet: Fleet, say: Say) -> Outcome:
+def play(plan: Plan, fleet: Fleet, say: Say, patience: float = PATIENCE) -> Outcome:
     began = time.monotonic()
     load = Load(fleet, plan)
     injector = Injector(fleet, plan, on_deploy=load.redeclare)
@@ -56,8 +56,8 @@ def play(plan: Plan, fleet: Fleet, say: Say) -> Outcome:
         _look(fleet, limits)
     say(f"published; {sum(injector.struck.values())} faults so far. Everything is mended, and worked off.")
     injector.finish()
-    _work_off(fleet, injector, load)
-    left = _come_to_rest(fleet, limits)
+    _work_off(fleet, injector, load, patience)
+    left = _come_to_rest(fleet, limits, FORGET + patience)
     history = read(fleet.ledger.lines())
     trouble = [*injector.failures, *([f"the load failed: {load.failure!r}"] if load.failure else [])]
     seconds = time.monotonic() - began
@@ -73,23 +73,22 @@ def _look(fleet: Fleet, limits: Any) -> None:
     fleet.ledger.note("audit", findings=findings)
 
 
-def _work_off(fleet: Fleet, injector: Injector, load: Load) -> None:
+def _work_off(fleet: Fleet, injector: Injector, load: Load, patience: float) -> None:
     """Until every call has ended, or nothing has happened for long."""
     size, since = -1, time.monotonic()
     load.ask_for_refusals()
     while outstanding(read(fleet.ledger.lines())):
         if (now := fleet.ledger.path.stat().st_size) != size:
             size, since = now, time.monotonic()
-        if time.monotonic() - since > PATIENCE:
+        if time.monotonic() - since > patience:
             return
         injector.restart_the_fallen()
         load.ask_for_refusals()
         time.sleep(0.5)
 
 
-def _come_to_rest(fleet: Fleet, limits: Any) -> list[str]:
+def _come_to_rest(fleet: Fleet, limits: Any, waited: float) -> list[str]:
     """What is left once the last worker has gone, and what the audit finds."""
-    waited = FORGET + PATIENCE
     with suppress(AssertionError):  # then it is left over
         wait_until(
             lambda: not _under_way(fleet, limits), "all is quiet", within=waited, sleep=lambda _: time.sleep(0.5)
@@ -104,7 +103,7 @@ def _come_to_rest(fleet: Fleet, limits: Any) -> list[str]:
             worker.wait_gone()
         except AssertionError as error:
             found.append(f"{error}")
-    return [*found, *leftovers(limits.store), *_in_the_broker(fleet)]
+    return [*found, *leftovers(limits.store), *fleet.site.left()]
 
 
 def _under_way(fleet: Fleet, limits: Any) -> list[str]:
@@ -122,12 +121,4 @@ def _under_way(fleet: Fleet, limits: Any) -> list[str]:
         fleet.places
     ):  # the dead are given time after an outage, and the last to leave would not wait for it
         left.append(f"{leases} leases of {len(fleet.places)} workers")
-    return left + _in_the_broker(fleet)
-
-
-def _in_the_broker(fleet: Fleet) -> list[str]:
-    """Queues and the like. What is bound to which exchange stays; a lock of kombu's whose owner was killed goes by
-    itself in five minutes."""
-    with fleet.redis.client() as client:
-        names = [name.decode() for name in client.scan_iter(count=1000)]
-    return [f"broker: {name}" for name in names if not name.startswith(("limits:", "_kombu.binding", "unacked_mutex"))]
+    return left or fleet.site.left()

@@ -11,7 +11,6 @@ from tests.chaos.checker import check_all, outstanding
 from tests.chaos.fleet import LEASE
 from tests.chaos.history import read
 from tests.chaos.ledger import Line
-from tests.chaos.plan import FAULTS, PROFILES, make_plan
 from tests.chaos.world import size_of
 
 NARROW = next(f"{n}" for n in range(99) if size_of(f"tenant:{n}", "old") == size_of(f"tenant:{n}", "new") == 1)
@@ -388,16 +387,3 @@ def test_a_message_that_nobody_understands(tale: Tale) -> None:
     tale.live("c")
     tale.say("refused", "c", error="CorruptChain")
     assert tale.wrong() == {"10 no silent bypass": 2}
-
-
-# -- the plan ----------------------------------------------------------------------------------------------------
-
-
-def test_a_plan_is_its_seed() -> None:
-    standard = PROFILES["standard"]
-    assert make_plan(standard, 1) == make_plan(standard, 1) != make_plan(standard, 2)
-    assert {fault.kind for fault in make_plan(standard, 1).faults} == {*FAULTS, "deploy"}
-    beyond = [
-        fault.seconds for fault in make_plan(standard, 1).faults if fault.kind in ("stop", "cut off", "half-open")
-    ]
-    assert min(beyond) > LEASE
