@@ -18,6 +18,7 @@ from tests.chaos.excuses import (
     WIRES,
     begun_and_ended,
     counts_for_nothing,
+    excuse_for_chord,
     excuse_for_loss_of,
     felt,
     struck,
@@ -146,7 +147,7 @@ def _fate(history: History, call: Called) -> str:
         return "expired"
     if spec["hard"] and any(run.last - run.at > TIRED or not begun_and_ended(history, run) for run in call.runs):
         return "out of time"
-    return "" if spec["late"] else excuse_for_loss_of(history, call)
+    return excuse_for_chord(history, call) if spec["late"] else excuse_for_loss_of(history, call)
 
 
 def nothing_lost(history: History, check: Check) -> None:

@@ -14,7 +14,7 @@ from tests.chaos.ledger import Line
 
 __all__ = [
     "ENDED", "REDIS", "SILENT", "WIRES",
-    "begun_and_ended", "counts_for_nothing", "excuse_for_loss_of", "felt", "struck", "why_again",
+    "begun_and_ended", "counts_for_nothing", "excuse_for_chord", "excuse_for_loss_of", "felt", "struck", "why_again",
 ]  # fmt: skip
 
 BEATS = 3
@@ -124,6 +124,20 @@ def excuse_for_loss_of(history: History, call: Called) -> str:
     for line in call.accepted:
         if line.at >= since and (what := ended_as_it_began(history, line)):
             return f"about to begin, and then: {what}"
+    return ""
+
+
+def excuse_for_chord(history: History, call: Called) -> str:
+    """Of those whose results it waits for, the last to end puts a claim on it before it publishes it. That claim is
+    Celery's, and outlives a process that is ended then: the message comes again and runs, finds the chord claimed, and
+    leaves it at that."""
+    members = [history.calls[name] for name in call.spec["members"] or ()]
+    if call.runs or not members or not all(member.finals for member in members):
+        return ""
+    complete = max(min(run.last for run in member.finals) for member in members)
+    for run in [run for member in members for run in member.finals if run.last >= complete]:
+        if what := _ended(history, run.worker, run.pid, run.at, _acknowledged(history, run)):
+            return f"a chord that was claimed by a process, and then: {what}"
     return ""
 
 

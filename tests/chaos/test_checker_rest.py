@@ -1,0 +1,95 @@
+"""The checker is held to its word: what is neither over nor lost, but changed, out of turn, early or unsound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.chaos.fleet import LEASE
+from tests.chaos.tale import Tale
+
+
+@pytest.mark.parametrize("wrong", [
+    {"id": "x-1-b"}, {"retries": 1}, {"extra": None}, {"priority": 3}, {"weight": 2}, {"results": ["a.0"]},
+])  # fmt: skip
+def test_something_was_changed_on_the_way(tale: Tale, wrong: dict[str, Any]) -> None:
+    for member in ("a.0", "a.1"):
+        tale.publish(member)
+        tale.live(member)
+    tale.publish("a", priority=9, members=["a.0", "a.1"])
+    tale.live("a", **{"priority": 9, "results": ["a.0", "a.1"], **wrong})
+    assert tale.wrong()["6 unchanged"] == 1
+
+
+def test_out_of_turn(tale: Tale) -> None:
+    names = {"line": "a"}
+    tale.publish("a", names=names, line="a")
+    run = tale.start("a", names=names)
+    for member in ("a.0", "a.1"):
+        tale.publish(member, names=names, line="a")
+    tale.end("a", run)
+    for member in ("a.1", "a.0"):
+        tale.live(member, names=names)
+    assert tale.wrong() == {"8 in turn": 1}
+
+
+def test_before_its_eta(tale: Tale) -> None:
+    tale.publish("a", eta=tale.clock + 1)
+    tale.live("a")
+    assert tale.wrong() == {"9 not before its eta": 1}
+
+
+def test_faster_than_the_rate(tale: Tale) -> None:
+    tale.step = 0.001
+    for n in range(60):
+        tale.publish(f"a{n}", names={"api": "1"})
+        tale.live(f"a{n}", names={"api": "1"})
+    assert set(tale.wrong()) == {"rates"}
+
+
+def test_a_worker_that_ended_by_itself(tale: Tale) -> None:
+    tale.say("gone", worker="w1@chaos")
+    assert tale.wrong() == {"workers stay": 1}
+
+
+def test_an_audit_on_the_way(tale: Tale) -> None:
+    tale.fault("kill", "w1@chaos")
+    tale.say("audit", findings=["lapsed-lease: w1@chaos/1/a: its lease has lapsed"])
+    assert tale.wrong() == {}
+    tale.say("audit", findings=["room-beside-waiter: tenant:1: 1 of 2"])
+    assert tale.wrong() == {"3-4 sound on the way": 1}
+    tale.say("audit", findings=["lapsed-lease: w2@chaos/1/a: its lease has lapsed"])
+    assert tale.wrong() == {"3-4 sound on the way": 2}, "nobody has touched that one"
+
+
+def test_a_lease_that_was_lost_without_a_reason(tale: Tale) -> None:
+    tale.fault("stop", "w1@chaos", 8.0)
+    tale.mend("stop", "w1@chaos", LEASE)
+    tale.say("lost", worker="w1@chaos")
+    assert tale.wrong() == {}
+    tale.say("lost", worker="w2@chaos")
+    assert tale.wrong() == {"workers stay": 1}
+
+
+def test_a_clock_that_is_ahead_starts_early_by_no_more_than_that(tale: Tale) -> None:
+    tale.say("begins", worker="w3@chaos", mode="continue", shift=10.0)
+    tale.publish("a", eta=tale.clock + 5)
+    tale.live("a", "w3@chaos")
+    assert tale.wrong() == {}
+    tale.publish("b", eta=tale.clock + 15)
+    tale.live("b", "w3@chaos")
+    assert tale.wrong() == {"9 not before its eta": 1}
+
+
+def test_a_message_that_nobody_understands(tale: Tale) -> None:
+    tale.publish("a", alien="newer")
+    assert tale.wrong() == {"5 nothing lost": 1}
+    tale.say("refused", "a", error="CorruptChain")
+    assert tale.wrong() == {}
+    tale.publish("b", alien="newer")
+    tale.say("refused", "b", error="KeyError")
+    tale.publish("c", alien="newer")
+    tale.live("c")
+    tale.say("refused", "c", error="CorruptChain")
+    assert tale.wrong() == {"10 no silent bypass": 2}
