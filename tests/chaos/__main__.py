@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 from tests.chaos import report
+from tests.chaos.bugs import BUGS
 from tests.chaos.fleet import Fleet, scratch
 from tests.chaos.plan import PROFILES, make_plan
-from tests.chaos.runner import play
+from tests.chaos.runner import HUNTING, PATIENCE, play
 from tests.chaos.sites import SITES
 
 
@@ -22,23 +23,30 @@ def main() -> int:
     parser.add_argument("--on", choices=SITES, default="redis", help="what is broker and store")
     parser.add_argument("--seed", type=int, help="of the plan (default: a new one, which is named)")
     parser.add_argument("--seconds", type=float, help="how long there is load (default: the profile's)")
+    parser.add_argument("--bug", choices=BUGS, help="put this defect into the workers, and see whether it is caught")
     parser.add_argument("--record", action="store_true", help=f"append the result to {report.RESULTS.name}")
     parser.add_argument("--keep", metavar="DIRECTORY", type=Path, help="copy the ledger and the logs to here")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left running
-    seed = random.randrange(10**6) if given.seed is None else given.seed
+    bug = BUGS[given.bug] if given.bug else None
+    seed = given.seed if given.seed is not None else bug.seed if bug else random.randrange(10**6)
     plan = make_plan(PROFILES[given.profile], seed, given.seconds, given.on)
     print(f"chaos {given.profile}, seed {seed}: {len(plan.calls)} items, {len(plan.faults)} faults planned", flush=True)
     with scratch() as directory:
         try:
-            with Fleet(Path(directory), plan.profile.pools, on=given.on) as fleet:
-                outcome = play(plan, fleet, lambda text: print(text, flush=True))
+            with Fleet(Path(directory), plan.profile.pools, on=given.on, bug=given.bug or "") as fleet:
+                patience = HUNTING if bug else PATIENCE
+                outcome = play(plan, fleet, lambda text: print(text, flush=True), patience)
         finally:
             if given.keep:
                 shutil.copytree(directory, given.keep, dirs_exist_ok=True, ignore=lambda _, names: [
                     name for name in names if not (name.endswith(".log") or name == "ledger")
                 ])  # fmt: skip
     print(report.told(outcome))
+    if bug is not None:
+        seen = sorted(bug.seen_by & {check.name for check in outcome.checks if check.violations})
+        print(f"{bug.name} is {'caught by ' + ', '.join(seen) if seen else 'NOT caught'}, in {outcome.seconds:.0f} s")
+        return 0 if seen else 1
     if given.record:
         report.record(outcome)
     return 1 if outcome.violations or outcome.trouble else 0

@@ -18,6 +18,7 @@ from celery import Celery
 from celery.worker.request import Request
 
 from celery_limits import Concurrency, RateLimit
+from tests.chaos.bugs import BUG, BUGS
 from tests.chaos.ledger import Ledger
 from tests.chaos.worker import NAME, watch
 from tests.chaos.world import LINKS, rate_of, size_of
@@ -162,6 +163,8 @@ class LostLeases(logging.Handler):
 
 app = None
 if CONF in os.environ:
+    if os.environ.get(BUG):
+        BUGS[os.environ[BUG]].put_in()
     app = build(json.loads(os.environ[CONF]))
     watch(Ledger(app.conf.ledger), os.environ[NAME])
     logging.getLogger("celery_limits.worker").addHandler(LostLeases(Ledger(app.conf.ledger)))

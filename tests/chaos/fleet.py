@@ -23,6 +23,7 @@ import psutil
 
 from celery_limits import Limits
 from tests.chaos.app import CONF, build
+from tests.chaos.bugs import BUG
 from tests.chaos.ledger import Ledger
 from tests.chaos.sites import SITES
 from tests.chaos.worker import NAME, SHIFT
@@ -33,8 +34,9 @@ from tests.worker.stage import is_alive
 
 __all__ = ["FORGET", "GRANT", "LEASE", "Fleet", "Place"]
 
-LEASE = 4.0
-GRANT = 6 * LEASE
+LEASE = 6.0
+"""Seconds. A machine on which other things run, too, keeps a worker from renewing it for one or two."""
+GRANT = 4 * LEASE
 """Seconds for which a turn is kept while there may be no worker to take it: all of them may be starting."""
 FORGET = 20.0
 ROOT = Path(__file__).parents[2]
@@ -134,7 +136,7 @@ class Place:
             {**fleet.conf, **mine},
             fleet.directory,
             *options,
-            environment={SHIFT: f"{shift}"},
+            environment={**fleet.environment, SHIFT: f"{shift}"},
         )
         fleet.ledger.note("begins", worker=self.worker.name, pool=self.pool, mode=self.mode, shift=shift)
         return self.worker
@@ -159,12 +161,13 @@ class Place:
 class Fleet:
     """All of it, in one directory; a context manager that leaves nothing running."""
 
-    def __init__(self, directory: Path, pools: tuple[str, ...], *, on: str = "redis") -> None:
+    def __init__(self, directory: Path, pools: tuple[str, ...], *, on: str = "redis", bug: str = "") -> None:
         self.directory = directory
         self.ledger = Ledger(directory / "ledger")
         self.site = SITES[on]()
         self.results = RedisServer()
         self._pools = pools
+        self.environment = {BUG: bug}
         self.places: list[Place] = []
         self.conf: dict[str, Any] = {}
         self.ended: list[Worker] = []

@@ -20,10 +20,13 @@ from tests.chaos.load import Load
 from tests.chaos.plan import Plan
 from tests.waiting import wait_until
 
-__all__ = ["Outcome", "play"]
+__all__ = ["HUNTING", "PATIENCE", "Outcome", "play"]
 
 PATIENCE = 90.0
 """Seconds without a new line in the ledger after which nothing more is to be expected, on the busiest machine."""
+
+HUNTING = 20.0
+"""The same where a defect was put in, and is to be found soon."""
 
 Say = Callable[[str], Any]
 

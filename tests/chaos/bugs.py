@@ -1,0 +1,123 @@
+"""Defects that the chaos run must catch, put into the workers' own processes and nowhere else.
+
+Each is one that systems of this kind have shipped. `python -m tests.chaos --bug NAME` runs with it, and says whether
+one of the checks named here has seen it; a run that fails for another reason has not caught it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from celery_limits.errors import CorruptChain
+from celery_limits.store.outcomes import Full, Stale
+from celery_limits.store.scripts import load
+from celery_limits.store.store import Store
+from celery_limits.worker import gate
+from celery_limits.worker.keeper import Keeper
+from tests.simulation.seeded_bugs import SEEDED_BUGS
+from tests.store.mutations import Mutation
+
+__all__ = ["BUG", "BUGS", "Bug"]
+
+BUG = "LIMITS_CHAOS_BUG"
+"""The environment variable that names the one to put in."""
+
+OVER, LOST, SOUND, STAY, BYPASS = (
+    "1 never over",
+    "5 nothing lost",
+    "3-4 sound on the way",
+    "workers stay",
+    "10 no silent bypass",
+)
+
+
+@dataclass(frozen=True)
+class Bug:
+    name: str
+    put_in: Callable[[], None]
+    seen_by: frozenset[str]
+    seed: int = 1
+    """Of a smoke run that catches it."""
+
+
+def _mutated(mutation: Mutation) -> Callable[[], None]:
+    """The scripts are shared by all who call them, so they are changed where they are."""
+
+    def put_in() -> None:
+        for mutated in [mutation.scripts()(verb) for verb in mutation.verbs]:
+            script = load(mutated.verb)
+            script.text, script.sha = mutated.text, mutated.sha
+
+    return put_in
+
+
+def _release_nothing() -> None:
+    Store.release = lambda *_, **__: Stale()  # type: ignore[method-assign]
+
+
+def _never_renew() -> None:
+    def beat(keeper: Any, name: str) -> bool:
+        keeper._on_renewed(name, time.monotonic())
+        return True
+
+    Keeper._beat = beat  # type: ignore[method-assign,assignment]
+
+
+def _run_what_nobody_understands() -> None:
+    plan_of = gate.plan_of  # type: ignore[attr-defined]
+
+    def careless(request: Any, *, trust: bool = True) -> Any:
+        try:
+            return plan_of(request, trust=trust)
+        except CorruptChain:
+            return None
+
+    gate.plan_of = careless  # type: ignore[attr-defined]
+
+
+def _acknowledge_before_parking() -> None:
+    """Two steps instead of one script, and something slow between them."""
+    admit = Store.admit
+
+    def in_two_steps(store: Any, ticket: str, links: Any, worker: str, *, field: str = "", **more: Any) -> Any:
+        outcome = admit(store, ticket, links, worker, **more)
+        if not field or not isinstance(outcome, Full):
+            return outcome
+        delivery = f"{store.prefix}unacked:{worker}"
+        stored = store.client.hget(delivery, field)
+        store.client.hdel(delivery, field)
+        time.sleep(0.5)
+        return admit(store, ticket, links, worker, **{**more, "message": (stored or b"").split(b"\n", 3)[3]})
+
+    Store.admit = in_two_steps  # type: ignore[method-assign,assignment]
+
+
+_SEEDED = {bug.mutation.name: bug.mutation for bug in SEEDED_BUGS}
+
+_EVERYONE = "'leases', '-inf', '+inf'"
+
+_IN_SCRIPTS = (
+    (_SEEDED["one-more-than-the-limit"], {OVER}),
+    (_SEEDED["release-without-fence"], {OVER}),
+    (_SEEDED["outage-taken-for-death"], {STAY, OVER}),
+    (_SEEDED["dead-are-not-buried"], {LOST}),
+    (
+        Mutation("reaped-without-a-look-at-the-lease", ("sweep",), (("'leases', '-inf', whole(now)", _EVERYONE),), ""),
+        {STAY, OVER},
+    ),
+    (Mutation("nobody-is-woken", ("release",), (("while freed[i] do", "while false do"),), ""), {LOST, SOUND}),
+)  # fmt: skip
+
+BUGS = {
+    bug.name: bug
+    for bug in (
+        Bug("release-does-nothing", _release_nothing, frozenset({LOST})),
+        Bug("lease-never-renewed", _never_renew, frozenset({STAY, OVER})),
+        Bug("unknown-header-runs-unlimited", _run_what_nobody_understands, frozenset({BYPASS})),
+        Bug("acknowledged-before-parked", _acknowledge_before_parking, frozenset({LOST})),
+        *(Bug(mutation.name, _mutated(mutation), frozenset(checks)) for mutation, checks in _IN_SCRIPTS),
+    )
+}
