@@ -15,7 +15,7 @@
 | `pulse` | hash | `at`, `grace` | while there are workers |
 | `alarms` | sorted set | `<what>|<whom>` -> when | until they have rung |
 | `bell` | list | one entry when a sweeper is needed within a second | until one sweeps |
-| `ready:<queue>` | list | granted tickets at the front of a queue, first come first | until taken |
+| `ready:<queue>` | list | granted tickets at the front of a queue, first come first | until fetched |
 | `call:<queue>` | list | one entry while there may be something to fetch | until fetched, or ten seconds |
 | `unacked:<worker>` | hash | number -> queue, list and message, as fetched | until acknowledged or given back |
 | `outbox` | sorted set | tickets to publish or to end -> when they may be claimed | until settled |

@@ -34,7 +34,6 @@ __all__ = [
     "Revoked",
     "Stale",
     "Swept",
-    "Taken",
     "Wait",
 ]
 
@@ -171,13 +170,6 @@ class Cancelled(NamedTuple):
     after: Aftermath
 
 
-class Taken(NamedTuple):
-    """A granted message, fetched from the front of its queue."""
-
-    ticket: str
-    message: bytes
-
-
 class Claimed(NamedTuple):
     """An outbox entry: publish the message (`reason` is None), or tell the result backend why it ended; then settle."""
 
@@ -265,7 +257,6 @@ _DECODERS: dict[bytes, Callable[[list[Any]], Any]] = {
     b"resumed": aftermath,
     b"refreshed": lambda r: Refreshed(int(r[1]), aftermath(r)),
     b"failed": lambda r: Failed(int(r[1]), aftermath(r)),
-    b"taken": lambda r: tuple(Taken(text(t), m) for t, m in _groups(r[1] or [], 2)),
     b"claimed": lambda r: tuple(
         Claimed(text(t), int(f), None if what == b"send" else text(what), m) for t, f, what, m in _groups(r[1] or [], 4)
     ),

@@ -33,7 +33,6 @@ VERBS = (
     "settle",
     "status",
     "sweep",
-    "take",
 )
 
 _INCLUDE = re.compile(r"^-- include (.+)$", re.MULTILINE)

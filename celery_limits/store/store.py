@@ -35,7 +35,6 @@ from .outcomes import (
     Release,
     Stale,
     Swept,
-    Taken,
     name_of,
     text,
 )
@@ -203,10 +202,6 @@ class Store:
         return cast(Cancelled, self._run("cancel", task_id, remember, microseconds(settle_within)))
 
     # -- dispatch ---------------------------------------------------------------------------------------
-
-    def take(self, worker: str, queue: str, count: int = 1) -> tuple[Taken, ...] | outcomes.Lost:
-        """Fetches granted messages from the front of a queue that the store dispatches into."""
-        return cast("tuple[Taken, ...] | outcomes.Lost", self._run("take", worker, queue, count))
 
     def claim(
         self, count: int = 10, *, settle_within: float = 30.0, again: Iterable[Claimed] = ()

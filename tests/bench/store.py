@@ -105,7 +105,7 @@ def growth(binary: str, scale: Scale) -> Iterator[Row]:
     for n, goal in ((some, None), (many, GROWTH_GOAL)):
         yield Row(section, f"{n:,} other keys in use", spread(cost[f"pair, others {n}"], base), "times", goal)
     shortest = cost[f"turn, waiters {few}"]
-    section = f"Server time of a turn on the waited key (release and grant, take, admit, park), against a line of {few}"
+    section = f"Server time of a turn on the waited key (release, fetch, admit, park), against a line of {few}"
     for n, goal in ((some, None), (many, GROWTH_GOAL)):
         yield Row(section, f"{n:,} wait", spread(cost[f"turn, waiters {n}"], shortest), "times", goal)
     yield Row(section, f"{few} wait", spread(shortest, base), "pairs where nobody waits")

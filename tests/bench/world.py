@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -20,6 +21,7 @@ from celery_limits.store.outcomes import Admitted, Parked, decode
 from celery_limits.store.scripts import Script
 from tests.bench.rounds import say
 from tests.redis_server import RedisServer
+from tests.store.post import Post
 
 __all__ = ["MESSAGE", "ONE", "THREE", "THREE_SLOTS", "World", "ticket"]
 
@@ -81,6 +83,8 @@ class World:
         self.server = RedisServer(binary)
         self.waiters, self.others = waiters, others
         self.running: list[tuple[str, int]] = []
+        self.line: deque[str] = deque()
+        self.acked: list[str] = []
 
     def __enter__(self) -> World:
         self.server.__enter__()
@@ -138,20 +142,25 @@ class World:
         self.park()  # the long way through the script is loaded and run once
 
         def park(store: Store, _: int) -> object:
-            return store.admit(ticket(), WAITED, WORKER, delivery=delivery(), queue=QUEUE, message=MESSAGE)
+            return store.admit(self._next(), WAITED, WORKER, delivery=delivery(), queue=QUEUE, message=MESSAGE)
 
         self._bulk("waiters", self.waiters - 1, park, Parked)
         self.turns(1)()
 
     # -- work -------------------------------------------------------------------------------------------
 
-    def _admit(self, name: str, links: tuple[Link, ...], message: bytes = MESSAGE) -> int:
-        outcome = self.store.admit(name, links, WORKER, delivery=delivery(), queue=QUEUE, message=message)
+    def _admit(self, name: str, links: tuple[Link, ...], message: bytes = MESSAGE, field: str = "") -> int:
+        outcome = self.store.admit(name, links, WORKER, delivery=delivery(), queue=QUEUE, message=message, field=field)
         assert isinstance(outcome, Admitted), outcome
         return outcome.fence
 
+    def _next(self) -> str:
+        """Another that will wait."""
+        self.line.append(ticket())
+        return self.line[-1]
+
     def park(self) -> None:
-        outcome = self.store.admit(ticket(), WAITED, WORKER, delivery=delivery(), queue=QUEUE, message=MESSAGE)
+        outcome = self.store.admit(self._next(), WAITED, WORKER, delivery=delivery(), queue=QUEUE, message=MESSAGE)
         assert isinstance(outcome, Parked), outcome
 
     def pairs(self, units: int, links: tuple[Link, ...], message: bytes = MESSAGE) -> Callable[[], None]:
@@ -165,16 +174,17 @@ class World:
         return run
 
     def turns(self, units: int) -> Callable[[], None]:
-        """On the waited key: released, which grants to the next; that one picked up; a new one parked at the end."""
-        store = self.store
+        """On the waited key: released, which grants to the next; that one fetched, with the acknowledgement of the
+        last, and admitted; a new one parked at the end."""
+        store, post = self.store, Post(self.store)
 
         def run() -> None:
             for _ in range(units):
                 store.release(self.holder, WORKER, self.fence)
-                taken = store.take(WORKER, QUEUE)
-                assert isinstance(taken, tuple)
-                self.holder = taken[0].ticket
-                self.fence = self._admit(self.holder, WAITED, taken[0].message)
+                self.holder = self.line.popleft()
+                (one,) = post.fetch(WORKER, 1, acked=self.acked, queue=QUEUE) or []
+                self.fence = self._admit(self.holder, WAITED, b"", one.field)
+                self.acked = [one.field]
                 self.park()
 
         return run

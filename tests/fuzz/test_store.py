@@ -20,6 +20,7 @@ from celery_limits.store.outcomes import Admitted, Released
 from tests.fuzz.budget import budget
 from tests.redis_server import RedisServer
 from tests.store.actors import Clock, Worker, c, drain_time, f, r, record_of, sweep_all
+from tests.store.post import Post
 
 POLICY = Policy(lease=10, grant_timeout=5, forget=600, remember=3600, refresh_timeout=20)
 VICTIMS = ("waiting.1", "second.1", "granted.1", "away.1", "running.1", "ended.1")
@@ -95,7 +96,7 @@ VERBS: dict[str, Callable[[Store, Worker, str], object]] = {
     "release": lambda store, worker, ticket: store.release(ticket, worker.name, worker.running.get(ticket, 1)),
     "back": lambda store, worker, ticket: store.release(ticket, worker.name, worker.running.get(ticket, 1), back=True),
     "cancel": lambda store, worker, ticket: store.cancel(ticket.rpartition(".")[0]),
-    "take": lambda store, worker, ticket: store.take(worker.name, "q", 5),
+    "fetch": lambda store, worker, ticket: worker.post.fetch(worker.name, 5),
     "claim": lambda store, worker, ticket: store.settle(store.claim(5)),
     "sweep": lambda store, worker, ticket: store.sweep(worker.name),
     "leave": lambda store, worker, ticket: store.leave("bad"),
@@ -180,7 +181,7 @@ def test_odd_arguments_are_refused_or_harmless(redis_server: RedisServer, data: 
         lambda: store.release("holder.1", "good", number() or 7),
         lambda: store.release("holder.1", odd(), 1),
         lambda: store.cancel(f"x{odd()}"),
-        lambda: store.take(odd(), odd(), data.draw(st.integers(0, 100))),
+        lambda: Post(store).fetch(odd(), data.draw(st.integers(0, 100)), queue=odd()),
         lambda: store.beat(f"x{odd()}"),
         lambda: store.leave(f"x{odd()}"),
         lambda: store.sweep(odd()),

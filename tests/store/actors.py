@@ -1,6 +1,7 @@
 """The cast of the store tests: a clock that only the test moves, workers that keep what they were given.
 
-`Worker.deliver` stands for a delivery that reaches a free pool place; `finish` for a body that has ended.
+`Worker.deliver` stands for a delivery that reaches a free pool place, `fetch` for what our own transport brings,
+`finish` for a body that has ended.
 """
 
 from __future__ import annotations
@@ -8,15 +9,19 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_limits.chain import ConcurrencyLink, FloatingLink, Link, RateLink
 from celery_limits.store import Store
 from celery_limits.store.audit import leftovers as leftovers  # noqa: PLC0414  (tests take it from here)
-from celery_limits.store.outcomes import Admission, Admitted, Claimed, Ended, Release
+from celery_limits.store.outcomes import Admission, Admitted, Claimed, Duplicate, Ended, Full, Lost, Parked, Release
+
+from .post import Post, bare
 
 SECOND = 1_000_000
 _deliveries = itertools.count(1)
+_tickets: dict[bytes, str] = {}
+"""Whose message is whose: most of those in the tests do not say it themselves."""
 
 
 class Clock:
@@ -45,35 +50,70 @@ def f(key: str, default: int, every: float = 30.0, **more: Any) -> FloatingLink:
     return FloatingLink(key=key, default=default, every=every, refresh="shop:size", **more)
 
 
+class Fetched(NamedTuple):
+    ticket: str
+    message: bytes
+
+
 class Worker:
-    """A worker with a lease. `running` maps its tickets to their fences."""
+    """A worker with a lease. `running` maps its tickets to their fences, `fields` to the deliveries that it fetched."""
 
     def __init__(self, store: Store, name: str = "w1", queue: str = "q") -> None:
         self.store, self.name, self.queue = store, name, queue
         self.running: dict[str, int] = {}
+        self.fields: dict[str, str] = {}
         store.beat(name)
 
+    @property
+    def post(self) -> Post:
+        return Post(self.store)
+
     def deliver(self, ticket: str, *links: Link, message: bytes | None = None, **more: Any) -> Admission:
+        """Of what it has fetched, where it has; `field=""` says that it is another delivery."""
         more.setdefault("queue", self.queue)
         more.setdefault("delivery", f"{self.name}/{next(_deliveries)}")
+        more.setdefault("field", self.fields.get(ticket, ""))
         body = f"message of {ticket}".encode() if message is None else message
-        outcome = self.store.admit(ticket, links, self.name, message=body, **more)
+        _tickets[bare(body)] = ticket
+        outcome = self.store.admit(ticket, links, self.name, message=b"" if more["field"] else body, **more)
         if isinstance(outcome, Admitted):
             self.running[ticket] = outcome.fence
+        if more["field"] and not isinstance(outcome, (Full, Lost)):
+            self._answered(ticket, outcome, late=more.get("late", False))
         return outcome
 
+    def _answered(self, ticket: str, outcome: Admission, *, late: bool) -> None:
+        """Acknowledged when it begins, or in the end; what the store has, has been."""
+        if isinstance(outcome, (Parked, Duplicate)):
+            del self.fields[ticket]
+        elif not (isinstance(outcome, Admitted) and late):
+            self.post.acknowledge(self.name, [self.fields.pop(ticket)])
+
+    def fetch(self, count: int = 1, queue: str = "") -> list[Fetched]:
+        """From our own transport: what was granted, and what was given back."""
+        found = []
+        for one in self.post.fetch(self.name, count, queue=queue or self.queue) or ():
+            stored = raw_client(self.store).hget(f"{self.store.prefix}unacked:{self.name}", one.field)
+            ticket = stored.split(b"\n")[2].decode() or _tickets[bare(one.text)]
+            self.fields[ticket] = one.field
+            found.append(Fetched(ticket, one.text))
+        return found
+
     def pick_up(self, *links: Link, count: int = 10, **more: Any) -> list[str]:
-        """Fetches what was granted to its queue and admits it; the tickets that run now."""
-        taken = self.store.take(self.name, self.queue, count)
-        assert isinstance(taken, tuple)
-        started = []
-        for ticket, _ in taken:
-            if isinstance(self.deliver(ticket, *links, **more), Admitted):
-                started.append(ticket)
-        return started
+        """Fetches, and admits what it has fetched and not begun; the tickets that run now."""
+        if self.queue:
+            self.fetch(count)
+        waiting = [ticket for ticket in self.fields if ticket not in self.running]
+        return [ticket for ticket in waiting if isinstance(self.deliver(ticket, *links, **more), Admitted)]
 
     def finish(self, ticket: str, *, back: bool = False) -> Release:
-        return self.store.release(ticket, self.name, self.running.pop(ticket), back=back)
+        outcome = self.store.release(ticket, self.name, self.running.pop(ticket), back=back)
+        if field := self.fields.pop(ticket, ""):
+            if back:
+                self.post.requeue(self.name, [field], "end")
+            else:
+                self.post.acknowledge(self.name, [field])
+        return outcome
 
     def through(self, store: Store) -> Worker:
         """The same worker, with the same ledger, calling through another store, such as a gated one."""
@@ -121,6 +161,11 @@ def line_at(store: Store, key: str) -> list[str]:
 def ready_in(store: Store, queue: str = "q") -> list[str]:
     """The granted tickets at the front of a queue."""
     return [ticket.decode() for ticket in raw_client(store).lrange(f"{store.prefix}ready:{queue}", 0, -1)]
+
+
+def queued_in(store: Store, queue: str = "q") -> list[str]:
+    """The tickets of the messages in a queue's own list, from its front."""
+    return [_tickets[bare(text)] for text in reversed(raw_client(store).lrange(queue, 0, -1))]
 
 
 # A ticket's record, field by field: see include/record.lua.

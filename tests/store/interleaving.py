@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from celery_limits.store import Store
+from celery_limits.store.caller import Arg
+from celery_limits.store.scripts import Script
 
 __all__ = ["Choices", "Stage", "every_way"]
 
@@ -63,10 +65,15 @@ class _GatedStore(Store):
 
     def __init__(self, store: Store, actor: _Actor) -> None:
         super().__init__(store.client, store.namespace, store.policy)
-        self._actor = actor
+        self._actor, self._real = actor, store
+        self._call: Any = self._ask  # for `Post`, which calls scripts by itself
 
     def _run(self, verb: str, *args: Any) -> Any:
-        return self._actor.ask(verb, args)
+        return self._actor.ask(verb, lambda: self._real._run(verb, *args))
+
+    def _ask(self, script: Script, _: Arg, *args: Arg) -> Any:
+        now: Arg = self._real._clock() if self._real._clock else ""
+        return self._actor.ask(script.verb, lambda: self._real._call(script, now, *args))
 
 
 class _Actor:
@@ -76,7 +83,7 @@ class _Actor:
         self.gate: str | None = "the curtain"
         self.error: Exception | None = None
         self._store = store
-        self._request: tuple[str, tuple[Any, ...]] | None = None
+        self._request: Callable[[], Any] | None = None
         self._reply: Any = None
         self._crashed = False
         self._its_turn, self._our_turn = threading.Semaphore(0), threading.Semaphore(0)
@@ -95,8 +102,8 @@ class _Actor:
         self.gate = None
         self._our_turn.release()
 
-    def ask(self, verb: str, args: tuple[Any, ...]) -> Any:
-        self._request = (verb, args)
+    def ask(self, verb: str, request: Callable[[], Any]) -> Any:
+        self._request = request
         self._wait_at(f"before {verb}")
         self._wait_at(f"after {verb}")
         return self._reply
@@ -111,8 +118,7 @@ class _Actor:
     def open_gate(self) -> None:
         """Lets it go on to its next gate, or to its end. The call is made between its two gates."""
         if self.gate is not None and self.gate.startswith("before") and self._request and not self._crashed:
-            verb, args = self._request
-            self._reply = self._store._run(verb, *args)
+            self._reply = self._request()
         self._its_turn.release()
         self._our_turn.acquire()
         if self.error is not None:

@@ -102,8 +102,7 @@ def test_max_waiting_bounds_the_line_but_not_those_who_stood_in_it(store: Store,
     live_on(clock, store.policy.grant_timeout + 3, w)  # t1 is not picked up: t2 has the slot, t1 keeps its place
     assert field_of(store, "t1.n", "state") == "away"
     assert isinstance(w.deliver("t5.n", short), Parked)
-    ((ticket, _), _) = store.take(w.name, "q", 2)
-    assert ticket == "t1.n"
+    assert [ticket for ticket, _ in w.fetch(2)] == ["t1.n", "t2.n"]
     assert isinstance(w.deliver("t1.n", short), Parked), "the line is full, but it had been past it"
     assert line_at(store, "k")[0] == "t1.n"
     wind_up(clock, w)
@@ -153,7 +152,7 @@ def test_expired_between_grant_and_pick_up(store: Store, clock: Clock) -> None:
     w.deliver("t.n", A, expires=expires)
     w.finish("first.n")
     clock.pass_(3)
-    store.take(w.name, "q")
+    w.fetch()
     assert isinstance(w.deliver("t.n", A, expires=expires), Expired)
     assert holders(store, "a") == set()
     wind_up(clock, w)
@@ -197,8 +196,8 @@ def test_one_that_has_waited_is_told_for_how_long_and_at_which_links(store: Stor
     clock.pass_(2)
     w.finish("in-b.n")
     clock.pass_(0.5)
-    (taken,) = store.take(w.name, w.queue)
-    outcome = w.deliver(taken.ticket, A, B)
+    (fetched,) = w.fetch()
+    outcome = w.deliver(fetched.ticket, A, B)
     assert isinstance(outcome, Admitted)
     assert [(wait.link, round(wait.seconds, 3)) for wait in outcome.waits] == [(0, 3.0), (1, 2.0)]
     assert outcome.idle == pytest.approx(0.5, abs=0.001)
@@ -216,11 +215,11 @@ def test_what_it_has_waited_is_told_once_though_its_worker_dies(store: Store, cl
     w.deliver("t.n", A, late=True)
     clock.pass_(3)
     w.finish("in-a.n")
-    (taken,) = store.take(w.name, w.queue)
-    assert isinstance(outcome := w.deliver(taken.ticket, A, late=True), Admitted)
+    (fetched,) = w.fetch()
+    assert isinstance(outcome := w.deliver(fetched.ticket, A, late=True), Admitted)
     assert [wait.link for wait in outcome.waits] == [0]
     live_on(clock, 2 * store.policy.lease, other)
-    (taken,) = store.take(other.name, other.queue)
-    assert isinstance(outcome := other.deliver(taken.ticket, A, late=True), Admitted)
+    (fetched,) = other.fetch()
+    assert isinstance(outcome := other.deliver(fetched.ticket, A, late=True), Admitted)
     assert outcome.waits == ()
     wind_up(clock, other)

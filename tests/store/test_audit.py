@@ -295,7 +295,7 @@ def test_a_healthy_busy_namespace_has_no_findings(store: Store, clock: Clock) ->
         w.pick_up(ANY, count=1)
         assert audit(store) == [], f"round {i}"
     assert line_at(store, "all")
-    store.take("w1", "q", 2)
+    w.fetch(2)
     store.claim(2)
     store.pause("fl")
     assert audit(store) == []

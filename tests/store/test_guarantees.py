@@ -27,6 +27,7 @@ from tests.store.actors import (
     line_at,
     live_on,
     names_in,
+    queued_in,
     r,
     raw_client,
     ready_in,
@@ -212,7 +213,9 @@ def test_g5_nothing_lost_when_a_late_settle_meets_a_second_grant(store: Store, c
 
 
 @pytest.mark.parametrize("state", ["granted", "away"])
-def test_g5_nothing_lost_when_the_answer_to_take_is(store: Store, clock: Clock, state: str) -> None:
+@pytest.mark.parametrize("dies", [True, False])
+def test_g5_nothing_lost_when_the_answer_to_a_fetch_is(store: Store, clock: Clock, state: str, dies: bool) -> None:
+    """Its worker lives on, and gives back what it knows nothing of; or it dies, and others do."""
     w1, w2 = Worker(store, "w1"), Worker(store, "w2")
     w1.deliver("first.n", A)
     w1.deliver("t.n", A)
@@ -220,10 +223,12 @@ def test_g5_nothing_lost_when_the_answer_to_take_is(store: Store, clock: Clock, 
     if state == "away":
         live_on(clock, store.policy.grant_timeout + 3, w1, w2)
     assert field_of(store, "t.n", "state") == state
-    store.take("w1", "q")  # the answer never arrives; w1 lives on and knows nothing of it
-    live_on(clock, 3 * store.policy.grant_timeout, w1, w2)
+    w1.post.fetch("w1", 1)  # the answer never arrives
+    live_on(clock, 3 * store.policy.grant_timeout, *([w2] if dies else [w1, w2]))
+    if not dies:
+        w1.post.requeue("w1", w1.post.fetched_by("w1"), "front")
     assert w2.pick_up(ANY) == ["t.n"]
-    wind_up(clock, w2, w1)
+    wind_up(clock, *([w2] if dies else [w2, w1]))
 
 
 def test_g5_nothing_lost_when_a_worker_dies_while_it_leaves(store: Store, clock: Clock) -> None:
@@ -261,7 +266,7 @@ def test_g6_waiting_costs_nothing_the_message_is_byte_for_byte_the_same(store: S
     w.deliver("first.n", A)
     w.deliver("t.n", A, message=message)
     w.finish("first.n")
-    assert store.take(w.name, "q") == (("t.n", message),)
+    assert w.fetch() == [("t.n", message)]
     w.deliver("t.n", A)
     wind_up(clock, w)
 
@@ -324,21 +329,20 @@ def test_g8_in_turn_parked_at_a_later_link_keeps_the_arrival(store: Store, clock
 
 
 @pytest.mark.parametrize("gone", ["leaves", "dies"])
-def test_g8_in_turn_what_a_gone_worker_had_taken_goes_back_in_its_old_order(
+def test_g8_in_turn_what_a_gone_worker_had_fetched_goes_back_in_its_old_order(
     store: Store, clock: Clock, gone: str
 ) -> None:
-    w1, three = Worker(store, "w1"), c("k", 3)
-    Worker(store, "w2")
+    w1, w2, three = Worker(store, "w1"), Worker(store, "w2"), c("k", 3)
     for i in range(6):
         w1.deliver(f"t{i}.n", three)
     for i in range(3):
         w1.finish(f"t{i}.n")
-    store.take("w2", "q", 3)
+    w2.fetch(3)
     if gone == "leaves":
         store.leave("w2")
     else:
         live_on(clock, store.policy.lease + 3, w1)
-    assert ready_in(store) == ["t3.n", "t4.n", "t5.n"]
+    assert queued_in(store) == ["t3.n", "t4.n", "t5.n"]
     wind_up(clock, w1)
 
 

@@ -18,6 +18,7 @@ from tests.store.actors import (
     holders,
     live_on,
     names_in,
+    queued_in,
     raw_client,
     ready_in,
     sweep_all,
@@ -167,15 +168,16 @@ def test_leave_gives_back_everything_at_once(store: Store, clock: Clock) -> None
     w1.deliver("early.n", A)
     w1.deliver("late.n", c("b", 1), late=True)
     w2.deliver("next.n", A)
-    w2.deliver("taken.n", c("c", 1))
-    w2.deliver("parked.n", c("c", 1))
-    w2.finish("taken.n")
-    store.take("w1", "q")
+    w2.deliver("first.n", c("c", 1))
+    w2.deliver("fetched.n", c("c", 1))
+    w2.finish("first.n")
+    w1.fetch()
     while store.leave("w1").more:
         pass
     assert holders(store, "a") == {"next.n"}
     assert holders(store, "b") == set()
-    assert sorted(ready_in(store)) == ["next.n", "parked.n"]
+    assert ready_in(store) == ["next.n"]
+    assert queued_in(store) == ["fetched.n"]
     assert isinstance(w2.deliver("late.n", c("b", 1)), Admitted)
     assert "w1" not in " ".join(names_in(store, "*"))
     wind_up(clock, w2)

@@ -194,9 +194,8 @@ def test_the_header_is_rewritten_and_every_other_byte_stays(
     message, cut = _message("t.n", [key, "second"])
     w.deliver("t.n", *chain, message=message, cut=cut)
     w.finish("first.n")
-    entries = store.take(w.name, dispatch) if dispatch else store.claim()
-    assert isinstance(entries, tuple)
-    out = entries[0].message
+    entry = w.fetch()[0] if dispatch else store.claim()[0]
+    out = entry.message
     assert out.startswith(message[:cut])
     assert out.endswith(message[cut:])
     header = read_header(json.loads(out)["limits"])
@@ -211,9 +210,8 @@ def test_a_rate_is_passed_but_not_held_and_nothing_held_is_an_empty_list(store: 
     w.deliver("first.n", r("api", "1/s"))
     w.deliver("t.n", r("api", "1/s"), message=message, cut=message.index(b"}"))
     live_on(clock, 2, w)
-    taken = store.take(w.name, "q")
-    assert isinstance(taken, tuple)
-    assert json.loads(taken[0].message)["limits"] == {"at": 1, "held": [], "fence": 0}
+    (fetched,) = w.fetch()
+    assert json.loads(fetched.message)["limits"] == {"at": 1, "held": [], "fence": 0}
     w.deliver("t.n", ANY)
     wind_up(clock, w)
 
@@ -224,9 +222,8 @@ def test_a_grant_taken_back_is_sent_as_one_that_starts_over(store: Store, clock:
     w.deliver("t.n", A, message=message, cut=cut)
     w.finish("first.n")
     live_on(clock, store.policy.grant_timeout + 1, w)
-    taken = store.take(w.name, "q")
-    assert isinstance(taken, tuple)
-    header = read_header(json.loads(taken[0].message)["limits"])
+    (fetched,) = w.fetch()
+    header = read_header(json.loads(fetched.message)["limits"])
     assert (header.at, header.held) == (0, ())
     w.deliver("t.n", ANY)
     wind_up(clock, w)

@@ -21,6 +21,7 @@ from tests.store.actors import (
     wind_up,
 )
 from tests.store.interleaving import Choices, Stage, every_way
+from tests.store.post import Post
 
 A = c("a", 1)
 
@@ -162,22 +163,23 @@ def test_s5_a_message_of_the_store_survives_its_worker_at_every_gate(store: Stor
         ended: list[str] = []
 
         def mortal(gated: Store) -> None:
-            gated.take("mortal", "q")
-            admitted = gated.admit("t.n", (A,), "mortal", delivery="d2", message=b"m", queue="q", late=True)
+            (one,) = Post(gated).fetch("mortal", 1) or []
+            admitted = gated.admit("t.n", (A,), "mortal", delivery="d2", field=one.field, queue="q", late=True)
             assert isinstance(admitted, Admitted)
             gated.release("t.n", "mortal", admitted.fence)
+            Post(gated).acknowledge("mortal", [one.field])
             ended.append("t.n")
 
         with Stage(store, mortal=mortal) as stage:
             gate = stage.play_until_crash(choices, "mortal")
         live_on(clock, store.policy.lease + 3, survivor)
         again = survivor.pick_up(ANY, late=True)
-        released = gate in (None, "after release")
-        assert again == ([] if released else ["t.n"])
+        acknowledged = gate in (None, "after acknowledge")
+        assert again == ([] if acknowledged else ["t.n"])
         assert audit(store) == []
         wind_up(clock, survivor)
 
-    assert every_way(scene) == 7
+    assert every_way(scene) == 9
 
 
 def test_s6_twenty_rounds_of_shutdown_leave_a_limit_of_three_at_three(store: Store, clock: Clock) -> None:
@@ -232,7 +234,7 @@ def test_s8_a_lapsed_worker_learns_it_and_can_join_again(store: Store, clock: Cl
     w1.deliver("a.n", A)
     live_on(clock, 12, w2)
     assert isinstance(store.admit("b.n", (A,), "w1", delivery="d", message=b"m"), Lost)
-    assert isinstance(store.take("w1", "q"), Lost)
+    assert w1.post.fetch("w1", 1) is None
     assert isinstance(store.beat("w1"), Joined)
     assert isinstance(w1.deliver("b.n", A), Admitted)
     sweep_all(store)

@@ -1,4 +1,4 @@
-"""What release, cancel and take answer, and what they leave in the store, also when a ticket comes again.
+"""What release, cancel and fetch answer, and what they leave in the store, also when a ticket comes again.
 
 Admission, outbox, liveness, floating limits, steering and reading have files of their own.
 """
@@ -12,7 +12,6 @@ from celery_limits.store.audit import audit
 from celery_limits.store.outcomes import (
     Admitted,
     Duplicate,
-    Lost,
     Parked,
     Released,
     Revoked,
@@ -104,7 +103,7 @@ def test_a_spare_goes_on_when_its_worker_dies(store: Store, clock: Clock) -> Non
     w2.deliver("t.n", A, message=b"the spare")
     assert live_on(clock, store.policy.lease + 2, w2) == ["w1"]
     assert holders(store, "a") == {"t.n"}, "in its old place, before the younger"
-    assert store.take("w2", "q") == (("t.n", b"the spare"),)
+    assert w2.fetch() == [("t.n", b"the spare")]
     assert isinstance(w2.deliver("t.n", A), Admitted)
     assert wind_up(clock, w2) == ["younger.n"]
 
@@ -133,20 +132,19 @@ def test_a_ticket_with_a_spare_that_goes_back_runs_once_more_whichever_copy_come
     assert isinstance(first, Admitted) + started.count("t.n") == 1
 
 
-# -- take and grants --------------------------------------------------------------------------------------
+# -- fetch and grants -------------------------------------------------------------------------------------
 
 
-def test_take_hands_out_in_turn_and_each_once(store: Store, clock: Clock) -> None:
+def test_fetch_hands_out_in_turn_and_each_once(store: Store, clock: Clock) -> None:
     w1, w2 = Worker(store, "w1"), Worker(store, "w2")
     for i in range(6):
         w1.deliver(f"t{i}.n", c("k", 3))
     for i in range(3):
         w1.finish(f"t{i}.n")
-    assert isinstance(store.take("nobody", "q"), Lost)
-    assert store.take("w1", "another queue") == ()
-    assert [t.ticket for t in store.take("w1", "q", 2)] == ["t3.n", "t4.n"]
-    assert [t.ticket for t in store.take("w2", "q", 2)] == ["t5.n"]
-    assert isinstance(w2.deliver("t3.n", ANY), Duplicate), "it is another worker's"
+    assert w1.post.fetch("nobody", 1) is None
+    assert w1.fetch(queue="another queue") == []
+    assert [t.ticket for t in w1.fetch(2)] == ["t3.n", "t4.n"]
+    assert [t.ticket for t in w2.fetch(2)] == ["t5.n"]
     for worker, ticket in ((w1, "t3.n"), (w1, "t4.n"), (w2, "t5.n")):
         assert isinstance(worker.deliver(ticket, ANY), Admitted)
     wind_up(clock, w1, w2)
@@ -168,18 +166,21 @@ def test_a_grant_not_picked_up_in_time_goes_to_the_next_without_losing_its_place
     assert wind_up(clock, w) == ["t1.n", "t3.n"]
 
 
-def test_a_grant_taken_and_forgotten_by_its_worker_is_handed_to_another(store: Store, clock: Clock) -> None:
+def test_a_grant_fetched_and_not_picked_up_in_time_frees_its_slot_and_stays_its_workers(
+    store: Store, clock: Clock
+) -> None:
     w1, w2 = Worker(store, "w1"), Worker(store, "w2")
     w1.deliver("first.n", A)
     w1.deliver("t.n", A)
+    w1.deliver("next.n", A)
     w1.finish("first.n")
-    store.take("w1", "q")
+    w1.fetch()
     live_on(clock, store.policy.grant_timeout + 1, w1, w2)
-    assert ready_in(store) == ["t.n"]
-    assert isinstance(w1.deliver("t.n", A), Duplicate), "too late: the message is on its way to another"
-    assert w2.pick_up(ANY) == ["t.n"]
-    assert isinstance(w1.deliver("t.n", A), Duplicate)
-    wind_up(clock, w2, w1)
+    assert holders(store, "a") == {"next.n"}
+    assert audit(store) == []
+    assert w2.pick_up(ANY) == ["next.n"]
+    assert isinstance(w1.deliver("t.n", A), Parked)
+    assert wind_up(clock, w2, w1) == ["t.n"]
 
 
 # -- cancel -----------------------------------------------------------------------------------------------

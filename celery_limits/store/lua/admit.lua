@@ -112,7 +112,7 @@ local function known(old)
   if state == 'ended' or state == 'finished' then return accept({ 'duplicate', '' }) end
   if again and (old.kept == 'own' or old.sends > 0) then return accept({ 'duplicate', '' }) end -- it was parked; the parked one comes
   -- What the store has sent may come while it still has the message; the copy that was parked may come again, or a call of its time.
-  local elsewhere = old.kept == 'own' and old.worker ~= t.worker and (old.sends == 0 or old.queue ~= '' or ARGV[9] == 'new')
+  local elsewhere = old.kept == 'own' and (old.sends == 0 or old.queue ~= '' or ARGV[9] == 'new')
   if elsewhere then return accept({ 'duplicate', '' }) end
 end
 

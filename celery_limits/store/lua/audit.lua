@@ -37,7 +37,6 @@ local function start_over(t)
 end
 
 local function in_list(t)
-  if t.worker ~= '' then return call('ZSCORE', P .. 'worker:' .. t.worker, t.id) end
   if call('ZSCORE', P .. 'outbox', t.id) then return true end
   return t.queue ~= '' and call('LPOS', P .. 'ready:' .. t.queue, t.id)
 end
@@ -195,7 +194,7 @@ end
 function check.listed(list, id)
   local t = ticket(id)
   if t and t.kept == 'own' then return end
-  -- It may have been taken since the list was read.
+  -- It may have been fetched since the list was read.
   if not call(list == 'outbox' and 'ZSCORE' or 'LPOS', P .. list, id) then return end
   if found('stray-entry', list, id .. ' is listed, but there is no such message') then
     if list == 'outbox' then call('ZREM', P .. list, id) else call('LREM', P .. list, 0, id) end

@@ -16,7 +16,6 @@ local function withdraw(t)
   elseif t.queue ~= '' then
     call('LREM', P .. 'ready:' .. t.queue, 1, t.id)
   end
-  if t.worker ~= '' then call('ZREM', P .. 'worker:' .. t.worker, t.id) end
   if t.kept == 'own' then
     finish(t, 'revoked')
     t.fence = serial()

@@ -16,13 +16,7 @@ ring.wake, ring.rate = wake, wake
 -- Not picked up in time: the slots go to those who can use them. The message stays where it is, and so does its place in line.
 function ring.grant(id)
   local t = ticket(id)
-  if not t or (t.state ~= 'granted' and not (t.state == 'away' and t.worker ~= '')) then return end
-  if t.worker ~= '' then -- fetched by a worker that may have forgotten it: let another have it too
-    call('ZREM', P .. 'worker:' .. t.worker, id)
-    t.sends = t.sends + 2 -- there are two copies now: when one has run, the other must find that out
-    to_front(t)
-  end
-  go_away(t, setting('forget'))
+  if t and t.state == 'granted' then go_away(t, setting('forget')) end
 end
 
 function ring.expire(id)

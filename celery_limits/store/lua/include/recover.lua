@@ -3,15 +3,7 @@
 -- recover(t, patience): t was with a worker that died or left. Where the store has the message it goes on from there, in its old
 -- place; else the broker redelivers it, or had been told to forget it, which `patience` outlasts.
 local function recover(t, patience)
-  if t.kept == '' then
-    if t.state == 'running' then go_away(t, t.late == '1' and setting('forget') or patience) end
-    return
-  end
-  if t.state ~= 'running' then -- taken from its queue, not begun
-    t.worker = ''
-    save(t)
-    return to_front(t)
-  end
+  if t.kept == '' then return go_away(t, t.late == '1' and setting('forget') or patience) end
   let_go(t)
   t.kept = 'own'
   if call('EXISTS', P .. 'cancelled:' .. t.task) == 1 then return finish(t, 'revoked') end
@@ -40,7 +32,7 @@ local function bury(worker, set, batch)
       unclaim(key, worker)
     elseif member ~= '!' then
       local t, record = ticket(member)
-      if t and t.worker == worker then recover(t, 2 * setting('lease')) end
+      if t and t.worker == worker and t.state == 'running' then recover(t, 2 * setting('lease')) end
       if record and not t then set_aside(member, record, 'unreadable record') end
     end
   end
