@@ -32,7 +32,7 @@ def _declared_size(limit: Limit) -> int | str | None:
     if callable(limit.rate):
         return None
     burst = limit.burst or (limit.cost if isinstance(limit.cost, int) else 1)
-    return f"{parse_rate(limit.rate).interval_us or 0} {burst}"
+    return f"{parse_rate(limit.rate).interval} {burst}"
 
 
 class Catalogue:

@@ -55,6 +55,11 @@ class Rate(NamedTuple):
     text: str
     interval_us: float | None
 
+    @property
+    def interval(self) -> str:
+        """As it is written in the store, by this side and by the scripts."""
+        return f"{self.interval_us or 0:.17g}"
+
 
 def parse_rate(value: object) -> Rate:
     """Read a rate as Celery writes them: "100/m", "10/s", "5/h", "0.5/s", or a number per second."""

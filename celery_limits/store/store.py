@@ -86,7 +86,7 @@ def link_fields(link: Link) -> tuple[str, ...]:
     if isinstance(link, ConcurrencyLink):
         return "c", link.key, str(link.limit), str(link.weight), _longest_line(link)
     if isinstance(link, RateLink):
-        return "r", link.key, repr(link.interval_us or 0), str(link.cost), str(link.burst)
+        return "r", link.key, parse_rate(link.rate).interval, str(link.cost), str(link.burst)
     extra = f"{_longest_line(link) or '-'} {microseconds(link.every)} {link.refresh}"
     return "f", link.key, str(link.default), str(link.weight), extra
 
@@ -311,8 +311,7 @@ class Store:
         if type(burst) is not int or burst < 1:
             raise ValueError(f"burst {burst!r} of {key!r}: a whole number of 1 or more is needed")
         if isinstance(size, str):
-            interval = parse_rate(size).interval_us or 0
-            return cast(Aftermath, self._run("resize", key, "rate", f"{interval!r} {burst}"))
+            return cast(Aftermath, self._run("resize", key, "rate", f"{parse_rate(size).interval} {burst}"))
         return cast(Aftermath, self._run("resize", key, "size", size))
 
     def reset(self, key: str) -> Aftermath:

@@ -59,7 +59,7 @@ def test_status_tells_what_steers_the_key(store: Store, clock: Clock) -> None:
     w.deliver("t.n", r("api", "1/s"))
     status, rate = store.status("a"), store.status("api")
     assert (status.size, status.paused) == (5, True)
-    assert rate.rate == "500000.0 3"
+    assert rate.rate == "500000 3"
     assert rate.next_token == pytest.approx(clock.now / SECOND + 0.5, abs=0.001)
     store.reset("a")
     store.reset("api")
