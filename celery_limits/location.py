@@ -54,6 +54,8 @@ def broker_url(app: Any) -> str:
 def is_broker(app: Any, configured: str | None) -> bool:
     """Whether the limits are kept in the Redis that our own transport has the queues in."""
     url = broker_url(app)
+    if url.startswith(OURS) and "://" not in url:  # kombu would take all of it for the name of a host that has RabbitMQ
+        raise ImproperlyConfigured(f"the broker {masked(url)} is not a URL; write {OURS}redis://host:6379/0")
     return url.startswith(_OURS_ON_REDIS) and configured in (None, url, url.removeprefix(OURS))
 
 

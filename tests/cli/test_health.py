@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.exceptions import ImproperlyConfigured
 
 from celery_limits import Concurrency, FloatingConcurrency, Limits
 from tests.cli.command import Command
@@ -96,6 +97,15 @@ def test_a_broker_url_with_a_misspelt_scheme_is_told_the_right_one() -> None:
     command = _command(broker_url="limits+reddis://localhost:6379/0")
     assert "Did you mean limits+redis://?" in command("list", code=1).err
     assert "Did you mean limits+redis://?" in _failed(command)["settings"]
+
+
+def test_a_broker_url_with_a_slash_missing_is_told_how_to_write_it() -> None:
+    command = _command(broker_url="limits+redis:/shop:secret@localhost:6379/0")
+    for said in (command("list", code=1).err, _failed(command)["settings"]):
+        assert "is not a URL; write limits+redis://host:6379/0" in said
+        assert "secret" not in said
+    with pytest.raises(ImproperlyConfigured, match="is not a URL"):
+        command.app.tasks["shop.ship"].delay(1)
 
 
 def test_check_finds_a_deadlock_and_says_how_to_end_it(conf: dict[str, Any]) -> None:
