@@ -37,10 +37,13 @@ class UnknownKey(Failure):
     """A key that is neither in use nor declared."""
 
     def __init__(self, key: str, near: list[str], hint: str = "") -> None:
-        guess = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
         super().__init__(
-            f"there is no key {key!r}: nobody uses it, and no task declares it.{guess}{hint}", "UnknownKey"
+            f"there is no key {key!r}: nobody uses it, and no task declares it.{_guess(near)}{hint}", "UnknownKey"
         )
+
+
+def _guess(near: list[str]) -> str:
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 class Session:
@@ -79,8 +82,12 @@ class Session:
         """The status of a key that exists."""
         limits, catalogue = self.limits, self.limits.catalogue()
         status = limits.store.status(key, page)
-        if not status.known and catalogue.limit_of(key) is None:
-            raise UnknownKey(key, catalogue.near(key, limits.store.keys()), hint)
+        if not status.known:
+            limit, near = catalogue.limit_of(key), catalogue.near(key, limits.store.keys())
+            if limit is None:
+                raise UnknownKey(key, near, hint)
+            if limit.key != key:  # made from a template, which a misspelt key would fit as well
+                click.echo(f"Note: nobody uses {key!r} at present.{_guess(near)}", err=True)
         return catalogue.complete(status)
 
     def explained(self, error: Exception) -> str:

@@ -78,6 +78,21 @@ def test_a_key_that_is_not_there_suggests_those_near_and_changes_nothing(
     assert counter.limits.store.keys() == ["tenant:42", "warehouse"]
 
 
+@pytest.mark.parametrize("verb", ["show", "resize", "reset", "pause", "resume"])
+def test_a_key_that_a_task_could_have_but_has_not_is_said_to_be_unused(
+    command: Command, counter: Counter, verb: str
+) -> None:
+    more = ("5",) if verb == "resize" else ()
+    assert "nobody uses 'tenant:acmee'" in command(verb, "tenant:acmee", *more).err
+    counter.limits.reset("tenant:acmee")
+    counter.limits.resume("tenant:acmee")
+    counter.bring("shop.ship", tenant="acme")
+    said = command(verb, "tenant:acmee", *more, "--json")
+    assert "nobody uses 'tenant:acmee' at present. Did you mean 'tenant:acme'?" in said.err
+    assert said.json["key"] == "tenant:acmee"
+    assert command(verb, "tenant:acme", *more).err == ""
+
+
 def test_a_key_by_hand_may_be_steered_before_it_is_used(command: Command, counter: Counter) -> None:
     assert "add --new" in command("resize", "hand:7", "0", code=1).err
     assert command.json("resize", "hand:7", "0", "--new")["limit"] == 0
