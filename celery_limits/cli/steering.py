@@ -109,7 +109,9 @@ def cancel(session: Session, task_id: str) -> None:
     """
     outcome = session.limits.cancel(task_id)
     data = {"task_id": task_id, "ended": len(outcome.ended), "running": outcome.running}
-    text = f"{task_id}: ended where it waited" if outcome.ended else f"{task_id}: does not wait; it will not start"
+    text = f"{task_id}: does not wait for a limit; if it is in a queue, it will not start"
+    if outcome.ended:
+        text = f"{task_id}: ended where it waited"
     if outcome.running:
         text = f"{task_id}: runs already, and runs on; 'celery control terminate SIGTERM {task_id}' ends it"
     session.say(data, text)
