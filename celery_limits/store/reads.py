@@ -183,6 +183,14 @@ def _kind_by_traces(tat: Any, special: dict[str, Any]) -> str | None:
     return "concurrency" if "size" in special else None
 
 
+_MEANING = {
+    "granted": "; it has its slots, and its message is on the way to a worker",
+    "away": "; it holds no slot (its worker died or gave it back, or none came for it in time) and goes on when its "
+    "message is delivered again. Had it begun without acks_late when its worker died, it is gone, as always in Celery",
+}
+"""What someone who reads the name of a state is to make of it, where the name does not tell."""
+
+
 @dataclass(frozen=True, slots=True)
 class TicketStory:
     """Where one ticket is and why. What follows `held` is set while it waits, `estimate` once the line has moved."""
@@ -241,7 +249,7 @@ class TicketStory:
         if self.state != "waiting":
             where = f" on {self.worker}" if self.worker else ""
             why = f" ({self.reason})" if self.reason else ""
-            return f"{self.ticket}: {self.state}{where}{why}"
+            return f"{self.ticket}: {self.state}{where}{why}{_MEANING.get(self.state, '')}"
         text = f"{self.ticket}: waits at {self.key!r}, {self.place} of {self.waiting} in line"
         if self.paused:
             return f"{text}; the key is paused"

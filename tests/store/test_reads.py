@@ -128,6 +128,8 @@ def test_explain_every_other_state(store: Store, clock: Clock, state: str) -> No
     assert (story.state, story.paused) == (("waiting", True) if state == "paused" else (state, False))
     assert state in str(store.explain("t"))
     assert ("revoked" in str(story)) == (state == "ended")
+    assert ("holds no slot" in str(story)) == (state == "away")
+    assert ("on the way to a worker" in str(story)) == (state == "granted")
     store.resume("a")
     settle(store, ["t.n"] if state == "ended" else [])
     wind_up(clock, w)
