@@ -67,7 +67,7 @@ def _within_rate(entries: Sequence[Entry], runs: Sequence[Run], rate: float, bur
     first = min((entry.at for entry in entries if entry.what == "sent"), default=0.0)
     over = max((n - burst - int(rate * (at - first)) for n, at in enumerate(began, 1)), default=0)
     seconds = began[-1] - began[0] if len(began) > 1 else 0.0
-    figures = f"{len(began) / seconds if seconds else 0:.1f} a second on average, of {rate:g}"
+    figures = f"{len(began) / seconds if seconds else 0:.1f} a second on average, of {rate:g} and {burst} at once"
     return Finding(over <= 0, "carrier-api keeps its rate", figures + (f", {over} TOO EARLY" if over > 0 else ""))
 
 

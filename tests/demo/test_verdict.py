@@ -51,6 +51,7 @@ def test_all_is_well_when_it_is() -> None:
     assert broken(findings) == []
     assert findings["tenant:acme is never over"].figures == "peak 2 of 2"
     assert findings["warehouse is never over"].figures == "peak 3 of 3"
+    assert findings["carrier-api keeps its rate"].figures.endswith(" at once")
     assert findings["nothing is lost"].figures == "3 of 3 orders shipped"
 
 
