@@ -21,10 +21,14 @@ from contextlib import contextmanager
 from threading import Lock, Thread
 from typing import Any
 
-import uvicorn
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
-from fastapi import FastAPI
+
+try:
+    import uvicorn
+    from fastapi import FastAPI
+except ModuleNotFoundError as missing:
+    sys.exit(f"{missing}: pip install fastapi uvicorn")
 
 from celery_limits import Concurrency, Limits, RateLimit
 
