@@ -21,7 +21,7 @@ from celery.bin.celery import celery
 
 from tests.cli.shop import CONF
 
-__all__ = ["Command", "Said"]
+__all__ = ["ROOT", "Command", "Said"]
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
@@ -91,11 +91,19 @@ class Command:
 
     def terminal(self, *arguments: str) -> pexpect.spawn[str]:
         """`celery` with these arguments, in a terminal."""
+        return self._spawn(self._celery, *arguments)
+
+    def shell(self) -> pexpect.spawn[str]:
+        """A bash of someone who has set up nothing, in a terminal; it finds the same `celery`."""
+        return self._spawn("bash", "--norc", "--noprofile")
+
+    def _spawn(self, program: str, *arguments: str) -> pexpect.spawn[str]:
+        path = f"{Path(self._celery).parent}{os.pathsep}{os.environ['PATH']}"
         return pexpect.spawn(
-            self._celery,
+            program,
             list(arguments),
             cwd=str(ROOT),
-            env={**self.environment, "COLUMNS": str(COLUMNS), "LINES": str(LINES)},
+            env={**self.environment, "PATH": path, "COLUMNS": str(COLUMNS), "LINES": str(LINES)},
             encoding="utf-8",
             timeout=PATIENCE,
             dimensions=(LINES, COLUMNS),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pexpect
 import pytest
 
-from tests.cli.command import Command
+from tests.cli.command import ROOT, Command
 from tests.cli.counter import Counter
+from tests.docs.blocks import blocks_of
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -77,3 +80,22 @@ def test_commands_and_keys_are_completed(command: Command, counter: Counter, lin
     counter.bring("shop.ship", tenant=42)
     found = set(_completed(command, f"celery -A tests.cli.shop limits {line}"))
     assert offered <= found if not line else offered == found
+
+
+def test_bash_completes_a_key_beyond_its_colon_when_it_is_set_up_as_the_page_says(
+    command: Command, counter: Counter
+) -> None:
+    counter.bring("shop.ship", tenant=42)
+    (setup,) = (block.code for block in blocks_of(ROOT / "docs/cli.md") if "_CELERY_COMPLETE" in block.code)
+    shell = command.shell()
+    shell.sendline(f"{setup}echo set u''p")
+    shell.expect_exact("set up\r\n")
+    shell.send("celery -A tests.cli.shop limits show tenant:4")
+    shell.expect_exact("show tenant:4")
+
+    def completed() -> bool:
+        shell.send("\t")  # again, where the store did not answer as soon as someone at a prompt wants it
+        return shell.expect([r"2 ", pexpect.TIMEOUT], timeout=10) == 0
+
+    wait_until(completed, "the key to be completed", within=60)
+    shell.close(force=True)
