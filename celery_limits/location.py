@@ -15,7 +15,7 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-__all__ = ["broker_url", "is_broker", "masked", "store_client", "store_url"]
+__all__ = ["broker_url", "is_broker", "masked", "store_client", "store_url", "unreadable"]
 
 REDIS_SCHEMES = frozenset({"redis", "rediss", "unix"})
 OURS = "limits+"
@@ -64,18 +64,26 @@ def store_client(app: Any, configured: str | None, timeout: float, retries: int 
     if is_broker(app, configured):
         from .transport.transports import client_of  # noqa: PLC0415  (needed only there)
 
-        client = client_of(app.connection_for_write(), timeout)
+        try:
+            client = client_of(app.connection_for_write(), timeout)
+        except ValueError:
+            raise unreadable(broker_url(app)) from None
         assert client is not None
         client.connection_pool.connection_kwargs["retry"] = Retry(NoBackoff(), retries)
         return client
     url, retry = store_url(app, configured), Retry(NoBackoff(), retries)
     try:
         return Redis.from_url(url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=retry)
-    except (ValueError, TypeError):  # whose text may quote a part of the password
-        raise ImproperlyConfigured(
-            f"{masked(url)} is not a URL that redis-py can read; in a password, / ? # @ and % must be written %2F "
-            "and so on (urllib.parse.quote)"
-        ) from None
+    except (ValueError, TypeError):
+        raise unreadable(url) from None
+
+
+def unreadable(url: str) -> ImproperlyConfigured:
+    """In place of an error of redis-py, kombu or urllib, whose text may quote a part of the password."""
+    return ImproperlyConfigured(
+        f"{masked(url)} can't be read as redis://user:password@host:port/number; in a password, / ? # @ and % must be "
+        "written %2F and so on (urllib.parse.quote)"
+    )
 
 
 def store_url(app: Any, configured: str | None) -> str:

@@ -13,6 +13,7 @@ from celery.exceptions import ImproperlyConfigured
 from kombu import Connection
 
 from celery_limits.embedded import embedded_url
+from celery_limits.location import unreadable
 
 __all__ = ["PREFIX", "SCHEMES", "plain_of", "scheme_of", "unknown"]
 
@@ -44,7 +45,7 @@ def plain_of(client: Any) -> Any:
     scheme = scheme_of(client)
     if client.transport_cls == "limits":
         given = {name: client._initial_params[name] for name in _BESIDE if client._initial_params.get(name)}
-        plain = Connection(_plain_url(scheme, client.hostname), **given)
+        plain = _readable(_plain_url(scheme, client.hostname), given)
     elif scheme in ("redis+socket", "embedded"):
         plain = Connection(_plain_url(scheme, f"{scheme}:///{client.virtual_host or ''}"))
     else:
@@ -53,6 +54,17 @@ def plain_of(client: Any) -> Any:
     plain.alt = [url.removeprefix(PREFIX) for url in client.alt]
     plain.credential_provider = plain.credential_provider or client.credential_provider
     plain.transport_options = client.transport_options
+    return plain
+
+
+def _readable(url: str, given: dict[str, Any]) -> Any:
+    """Its connection, or an error that shows nothing of the password, which may be what can't be read."""
+    try:
+        plain = Connection(url, **given)
+        if url.startswith(("redis://", "rediss://")):
+            int((plain.virtual_host or "").strip("/") or 0)
+    except ValueError:
+        raise unreadable(PREFIX + url) from None
     return plain
 
 

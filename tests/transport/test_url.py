@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from celery import Celery
 from celery.exceptions import ImproperlyConfigured
 from kombu import Connection
 
+from celery_limits import Limits
 from celery_limits.transport.transports import client_of
 from celery_limits.transport.url import plain_of
 
@@ -90,3 +92,15 @@ def test_an_unknown_scheme_says_what_there_is(url: str) -> None:
 def test_an_embedded_one_needs_a_directory() -> None:
     with pytest.raises(ImproperlyConfigured, match="name a directory"):
         Connection("limits+embedded://here").connect()
+
+
+@pytest.mark.parametrize(
+    "rest", [":geh/eim@localhost:6379/0", ":12/eim@localhost:6379/0", "localhost:port/0", "localhost/zero"]
+)
+def test_one_that_cant_be_read_says_so_and_shows_nothing_of_the_password(rest: str) -> None:
+    app = Celery("shop", broker=f"limits+redis://{rest}", set_as_current=False)
+    for attempt in (lambda: Limits(app).store, lambda: app.send_task("shop.ship", retry=False)):
+        with pytest.raises(ImproperlyConfigured, match="can't be read as redis://") as caught:
+            attempt()
+        assert "eim" not in str(caught.value)
+        assert caught.value.__suppress_context__
