@@ -65,6 +65,8 @@ class Caller:
                 connection.disconnect()
 
     def _send(self, connection: Connection, command: tuple[Arg, ...]) -> Any:
+        local = self._local
+        interrupted, local.busy = local.busy, True
         try:
             if connection._sock is None:  # noqa: SLF001  (redis-py has no other word for it)
                 connection.connect()  # which asks the sentinel, where there is one; sending by itself does not
@@ -75,6 +77,8 @@ class Caller:
             if not isinstance(error, redis_errors.ResponseError):
                 connection.disconnect()
             raise
+        finally:
+            local.busy = interrupted
 
     def _call_cluster(self, client: Any, script: Script, args: tuple[Arg, ...]) -> list[Any]:
         try:
@@ -87,13 +91,21 @@ class Caller:
             raise translate(error, script.verb) from error
 
     def _connection(self) -> Connection:
-        """This thread's own connection; a forked child makes itself a new one and leaves its parent's alone."""
+        """This thread's own connection; a forked child makes itself a new one and leaves its parent's alone.
+
+        One for this call alone while the thread's own waits for an answer: then the handler of a signal has interrupted
+        a call, such as a second SIGTERM an admission, and each would read the answer of the other.
+        """
         local, pid = self._local, os.getpid()
         if getattr(local, "pid", None) != pid:
-            pool: Any = self._client.connection_pool  # type: ignore[union-attr]
-            local.connection = pool.connection_class(**pool.connection_kwargs)
+            local.connection = self._new_connection()
+            local.busy = False
             local.pid = pid
-        return local.connection
+        return self._new_connection() if local.busy else local.connection
+
+    def _new_connection(self) -> Connection:
+        pool: Any = self._client.connection_pool  # type: ignore[union-attr]
+        return pool.connection_class(**pool.connection_kwargs)
 
     def close(self) -> None:
         """Closes this thread's connection. Those of other threads close with their threads."""
