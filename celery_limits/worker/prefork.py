@@ -5,7 +5,9 @@ that were written to a process run all the same: they are kept, so that their en
 slots for nothing, while their message comes again: they give them back.
 
 When a process dies, the pool hears of it a moment before it can be waited for, finds it alive, and looks again after
-five seconds. Until then its slots would be held for nothing: here it looks again at once.
+five seconds. Until then its slots would be held for nothing: here it looks again at once. And where the connection to
+the broker is lost in between, the pool is registered with the event loop anew and falls over the process that it does
+not watch any more, and with it the worker: here it is watched again.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ LOOKS = 200
 
 
 def install() -> None:
-    """Relies on `AsynPool.flush` and `AsynPool._event_process_exit(hub, proc)` being what is called then."""
+    """Relies on `AsynPool.flush`, `AsynPool._event_process_exit(hub, proc)` and
+    `AsynPool._track_child_process(proc, hub)` being what is called then."""
     if not hasattr(AsynPool, _MARK):
         setattr(AsynPool, _MARK, True)
         AsynPool.flush = _giving_back(AsynPool.flush)
         AsynPool._event_process_exit = _looking_again(AsynPool._event_process_exit)
+        AsynPool._track_child_process = _watching_anew(AsynPool._track_child_process)
 
 
 def _giving_back(flush: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -72,6 +76,18 @@ def _looking_again(notice: Callable[..., None]) -> Callable[..., None]:
             hub.call_later(LOOK_AGAIN, look, pool, hub, process, LOOKS)
 
     return notice_and_look_again
+
+
+def _watching_anew(track: Callable[..., None]) -> Callable[..., None]:
+    """Relies on a process's `_sentinel_poll`: the file that is watched, made when it is missing, None since its end was
+    noticed."""
+
+    def watch_anew(pool: Any, process: Any, hub: Any) -> None:
+        if getattr(process, "_sentinel_poll", 0) is None:
+            del process._sentinel_poll
+        track(pool, process, hub)
+
+    return watch_anew
 
 
 def kill_holders(pool: Any) -> None:
