@@ -97,10 +97,13 @@ def _size(history: History, key: str, at: float, *, lately: float = 0.0) -> int:
 
 
 def _judge_over(history: History, check: Check, key: str, run: Run, beside: list[Run]) -> None:
-    """The stated exceptions of guarantee 1: a limit that was lowered, a worker that alone was cut off, or stopped."""
+    """The stated exceptions of guarantee 1: a limit that was lowered, a worker that alone was cut off, or stopped. A
+    message brings its limits along, so that of one that was published before the deploy is still the old one."""
     allowed = _size(history, key, run.at, lately=SETTLED)
+    if any(history.calls[other.call].meant.at < history.replaced for other in beside):
+        allowed = max(allowed, size_of(key, OLD))
     if _weight(beside, key) <= allowed:
-        check.excused["given its slot before the limit was lowered"] += 1
+        check.excused["given its slot, or published, before the limit was lowered"] += 1
         return
     excuses = {other.run: counts_for_nothing(history, other, run.at) for other in beside}
     if _weight([other for other in beside if not excuses[other.run]], key) <= allowed:

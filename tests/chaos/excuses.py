@@ -25,6 +25,9 @@ PROMPT = 3.0
 """Seconds in which a worker that is not kept from it has acknowledged what has ended, and in which a body that lives
 gives a sign of it, on a busy machine."""
 
+RECONNECT = 6.0
+"""The same after its connections were lost: kombu tries again after two seconds, and then after four."""
+
 RETURN = 2.0
 """Seconds in which a worker that comes back begins what it had been given before, and then finds that it is lost."""
 
@@ -90,10 +93,15 @@ def away_from(history: History, worker: str, since: float, until: float) -> list
 
 
 def _acknowledged(history: History, run: Run) -> float:
-    """By when the end of a body, or its beginning, was acknowledged: promptly, or when it could be."""
-    by = run.last + PROMPT
-    while later := [fault for fault in away_from(history, run.worker, run.at, by) if fault.until + PROMPT > by]:
-        by = max(fault.until for fault in later) + PROMPT
+    """By when the end of a body, or its beginning, was acknowledged: promptly, when its parent had seen that it began,
+    or when it could be again. In a worker that was told to go Celery's event loop has stopped, and what has ended may
+    wait to be acknowledged for the last of its bodies."""
+    seen = [line.at for line in history.calls[run.call].accepted if line.more["child"] == run.pid]
+    by = max([run.last, *seen]) + PROMPT
+    if felt(history, run.worker, 0.0, by, GOING):
+        by = max(other.last for other in history.runs_in[run.worker]) + PROMPT
+    while later := [fault for fault in away_from(history, run.worker, run.at, by) if fault.until + RECONNECT > by]:
+        by = max(fault.until for fault in later) + RECONNECT
     return by
 
 
@@ -106,8 +114,11 @@ def _ended(history: History, worker: str, pid: int, since: float, until: float) 
 
 
 def begun_and_ended(history: History, run: Run) -> str:
-    """What ended the process of a body that gave its last sign of life shortly before."""
-    return _ended(history, run.worker, run.pid, run.at, run.last + PROMPT)
+    """What ended the process of a body that gave its last sign of life shortly before, or before it was stopped."""
+    by = run.last + PROMPT
+    for fault in felt(history, run.worker, run.at, by, HELPLESS):
+        by = max(by, fault.until + PROMPT)
+    return _ended(history, run.worker, run.pid, run.at, by)
 
 
 def ended_as_it_began(history: History, accepted: Line) -> str:
@@ -161,7 +172,8 @@ def _given_to_another(history: History, run: Run, by: float) -> str:
         return faults[0].kind
     if faults := felt(history, "", run.at, min(told, by), RABBIT):
         return f"{faults[0].kind}, before it was acknowledged"
-    if told > run.last + PROMPT and felt(history, run.worker, run.at, min(told, by), GOING):
+    told_to_go = felt(history, run.worker, 0.0, min(told, by), GOING)
+    if told_to_go and away_from(history, run.worker, run.at, min(told, by)):
         return "told to go while it could not acknowledge"
     return ""
 

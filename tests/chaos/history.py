@@ -94,6 +94,14 @@ class History:
             found[fault.worker].append(fault)
         return found
 
+    @cached_property
+    def runs_in(self) -> dict[str, list[Run]]:
+        """By worker, as `by_worker`."""
+        found: dict[str, list[Run]] = defaultdict(list)
+        for run in self.runs:
+            found[run.worker].append(run)
+        return found
+
     @property
     def runs(self) -> list[Run]:
         return [run for call in self.calls.values() for run in call.runs]

@@ -255,6 +255,32 @@ def test_twice_since_its_end_could_not_be_told(tale: Tale) -> None:
     assert tale.wrong() == {}
 
 
+@pytest.mark.parametrize("another", [True, False])
+def test_twice_since_its_worker_waited_for_another_to_end(tale: Tale, another: bool) -> None:
+    """Told to go, a worker may acknowledge only when all has ended; and then Redis was away."""
+    tale.publish("a")
+    tale.publish("b", names={"tenant": "other"})
+    run = tale.start("b", names={"tenant": "other"})
+    tale.fault("term", "w1@chaos")
+    tale.live("a")
+    tale.clock += 4 if another else 0
+    tale.end("b", run)
+    tale.clock += 0 if another else 4
+    tale.fault("redis killed", seconds=1.0)
+    tale.mend("redis killed")
+    tale.live("a", "w2@chaos")
+    assert tale.wrong() == ({} if another else {"5 ends once": 1})
+
+
+def test_stopped_as_it_began_and_ended_when_it_came_back(tale: Tale) -> None:
+    tale.publish("a", late=False)
+    tale.start("a")
+    tale.fault("stop", "w1@chaos", 8.0)
+    tale.mend("stop", "w1@chaos", 2 * LEASE)
+    tale.say("losing", worker="w1@chaos")
+    assert tale.excused()["begun, and then: losing"] == 1
+
+
 def test_twice_although_redis_was_back_when_it_was_told_to_go(tale: Tale) -> None:
     tale.publish("a")
     tale.fault("redis killed", seconds=1.0)
