@@ -145,10 +145,14 @@ ALIEN = ("older", "newer", "unknown kind")
 """Headers of another version than the one that is deployed."""
 
 
-def make_plan(profile: Profile, seed: int, seconds: float | None = None, on: str = "redis") -> Plan:
+def make_plan(
+    profile: Profile, seed: int, seconds: float | None = None, on: str = "redis", only: tuple[str, ...] = ()
+) -> Plan:
+    """`only`: these faults and no others."""
     profile = replace(profile, seconds=seconds or profile.seconds)
     rng = random.Random(f"{profile.name} {seed}")
-    return Plan(profile, seed, _load(rng, profile), _trouble(rng, profile, faults_on(on)), on)
+    kinds = {kind: how for kind, how in faults_on(on).items() if kind in only or not only}
+    return Plan(profile, seed, _load(rng, profile), _trouble(rng, profile, kinds), on)
 
 
 # -- the load ------------------------------------------------------------------------------------------------------

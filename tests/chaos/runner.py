@@ -20,13 +20,16 @@ from tests.chaos.load import Load
 from tests.chaos.plan import Plan
 from tests.waiting import wait_until
 
-__all__ = ["HUNTING", "PATIENCE", "Outcome", "play"]
+__all__ = ["AT_THE_END", "Outcome", "play"]
 
 PATIENCE = 90.0
 """Seconds without a new line in the ledger after which nothing more is to be expected, on the busiest machine."""
 
 HUNTING = 20.0
-"""The same where a defect was put in, and is to be found soon."""
+"""The same where a defect was put in, and is to be found soon; and three times that, whatever happens."""
+
+AT_THE_END = frozenset({"5 nothing lost"})
+"""Checks that find fault with whatever is still under way."""
 
 Say = Callable[[str], Any]
 
@@ -47,7 +50,8 @@ class Outcome:
         return sum(len(check.violations) for check in self.checks) + len(self.left)
 
 
-def play(plan: Plan, fleet: Fleet, say: Say, patience: float = PATIENCE) -> Outcome:
+def play(plan: Plan, fleet: Fleet, say: Say, hunted: frozenset[str] = frozenset()) -> Outcome:
+    """`hunted`: checks of which one is to find something. When it has, there is no need to go on."""
     began = time.monotonic()
     load = Load(fleet, plan)
     injector = Injector(fleet, plan, on_deploy=load.redeclare)
@@ -57,10 +61,16 @@ def play(plan: Plan, fleet: Fleet, say: Say, patience: float = PATIENCE) -> Outc
     while load.is_alive():
         load.join(LEASE)
         _look(fleet, limits)
+        if _seen(fleet, hunted - AT_THE_END):
+            load.stopped.set()
     say(f"published; {sum(injector.struck.values())} faults so far. Everything is mended, and worked off.")
     injector.finish()
-    _work_off(fleet, injector, load, patience)
-    left = _come_to_rest(fleet, limits, FORGET + patience)
+    left: list[str] = []
+    if not hunted:
+        _work_off(fleet, injector, load, PATIENCE)
+        left = _come_to_rest(fleet, limits)
+    elif not _seen(fleet, hunted - AT_THE_END):
+        _work_off(fleet, injector, load, HUNTING, 3 * HUNTING)
     history = read(fleet.ledger.lines())
     trouble = [*injector.failures, *([f"the load failed: {load.failure!r}"] if load.failure else [])]
     seconds = time.monotonic() - began
@@ -76,22 +86,28 @@ def _look(fleet: Fleet, limits: Any) -> None:
     fleet.ledger.note("audit", findings=findings)
 
 
-def _work_off(fleet: Fleet, injector: Injector, load: Load, patience: float) -> None:
+def _seen(fleet: Fleet, hunted: frozenset[str]) -> bool:
+    return bool(hunted) and any(c.name in hunted and c.violations for c in check_all(read(fleet.ledger.lines())))
+
+
+def _work_off(fleet: Fleet, injector: Injector, load: Load, patience: float, at_most: float = float("inf")) -> None:
     """Until every call has ended, or nothing has happened for long."""
     size, since = -1, time.monotonic()
+    given_up = since + at_most
     load.ask_for_refusals()
     while outstanding(read(fleet.ledger.lines())):
         if (now := fleet.ledger.path.stat().st_size) != size:
             size, since = now, time.monotonic()
-        if time.monotonic() - since > patience:
+        if time.monotonic() - since > patience or time.monotonic() > given_up:
             return
         injector.restart_the_fallen()
         load.ask_for_refusals()
         time.sleep(0.5)
 
 
-def _come_to_rest(fleet: Fleet, limits: Any, waited: float) -> list[str]:
+def _come_to_rest(fleet: Fleet, limits: Any) -> list[str]:
     """What is left once the last worker has gone, and what the audit finds."""
+    waited = FORGET + PATIENCE
     with suppress(AssertionError):  # then it is left over
         wait_until(
             lambda: not _under_way(fleet, limits), "all is quiet", within=waited, sleep=lambda _: time.sleep(0.5)
