@@ -114,6 +114,8 @@ class Channel(redis.Channel):  # type: ignore[misc]
         return self.__dict__.get("_member")
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
+        if self.connection is None:  # closed while a thread publishes, who tries again on another one when told so
+            raise redis_errors.ConnectionError("the channel was closed")
         with self.connection.plainly():
             return super()._get_pool(asynchronous)
 

@@ -131,6 +131,18 @@ def test_what_a_closing_channel_still_fetched_does_not_begin_there(connect: Conn
     assert take_all(connect(), queue) == [1, 2]
 
 
+def test_a_thread_that_publishes_on_a_channel_which_is_closed_is_told_so(connect: Connect, queue: str) -> None:
+    """By an error that kombu knows: it publishes again on another channel."""
+    ours = connect()
+    channel = ours.channel()
+    message = channel.prepare_message("1", content_type="text/plain", content_encoding="utf-8", properties={})
+    message["properties"]["delivery_info"] = {"exchange": "", "routing_key": queue}
+    message["properties"]["delivery_tag"] = "1"
+    channel.close()
+    with pytest.raises(ours.connection_errors):
+        channel._put(queue, message)
+
+
 def test_rejected_and_requeued_comes_again_behind_the_others(connect: Connect, queue: str) -> None:
     put(connect(), queue, 1, 2)
     ours = connect()
