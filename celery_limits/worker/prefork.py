@@ -22,7 +22,7 @@ from celery.concurrency.asynpool import AsynPool
 
 from .exits import Holding
 
-__all__ = ["install", "kill_holders"]
+__all__ = ["has_process", "install", "kill_holders"]
 
 _MARK = "__celery_limits__"
 
@@ -46,17 +46,15 @@ def _giving_back(flush: Callable[[Any], None]) -> Callable[[Any], None]:
     `outbound_buffer` (what no process was sent) and `_cache` (jobs by number)."""
 
     def flush_and_give_back(pool: Any) -> None:
-        unsent = set(map(id, pool.outbound_buffer))
+        sent = {job._job: job for job in pool._cache.values() if not job._accepted and has_process(pool, job)}
         held = [(job, holding) for job in pool._cache.values() if (holding := _waits_in(job)) is not None]
         flush(pool)
+        for number, job in sent.items():
+            if number not in pool._cache:
+                pool._cache[number] = job
+                pool._busy_workers.add(job._write_to.inqW_fd)  # until it reports the job's end: it can't run another
         for job, holding in held:
-            if job._job in pool._cache:
-                continue
-            process = None if id(job) in unsent else job._write_to
-            if process is not None and process._is_alive():
-                pool._cache[job._job] = job
-                pool._busy_workers.add(process.inqW_fd)  # until it reports the job's end: it can't run another
-            else:
+            if job._job not in pool._cache:
                 holding.release(back=True)
 
     return flush_and_give_back
@@ -97,6 +95,12 @@ def kill_holders(pool: Any) -> None:
         if process and isinstance(getattr(job._accept_callback, "__self__", None), Holding):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+
+
+def has_process(pool: Any, job: Any) -> bool:
+    """Whether a process was sent the job, and lives: it runs it, whether or not it has said so."""
+    process = getattr(job, "_write_to", None)
+    return process is not None and process._is_alive() and not any(job is other for other in pool.outbound_buffer)
 
 
 def _waits_in(job: Any) -> Holding | None:

@@ -7,6 +7,7 @@ every message passing through its channel's `message_to_python`.
 
 from __future__ import annotations
 
+import atexit
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from celery_limits.transport.membership import adopt, disown
 from celery_limits.wire import HEADER
 
 from . import prefork
+from .acknowledgements import acknowledgements_of
 from .exits import Ledger, Releaser
 from .gate import Gate
 from .keeper import real_threads
@@ -128,7 +130,18 @@ class LimitsStep(bootsteps.StartStopStep):
             self.lease.stop()
             disown(self.lease)
 
-    terminate = stop
+    def terminate(self, worker: Any) -> None:
+        """Bodies in threads run on until the process ends, whatever it is told: so long it keeps the lease, and they
+        their slots. Those in processes are gone by now."""
+        if worker.pool_cls.uses_semaphore or not any(map(_is_held, tuple(active_requests))):
+            self.stop(worker)
+        else:
+            atexit.register(self.stop, worker)  # which is run when the threads of the pool have ended
+
+
+def _is_held(request: Any) -> bool:
+    holding = getattr(request, "holding", None)
+    return holding is not None and holding.held
 
 
 def put_before_pool() -> None:
@@ -210,10 +223,18 @@ class QueueMarks(bootsteps.StartStopStep):
         gate = getattr(consumer.controller, "limits_gate", None)
         if gate is not None:
             gate.reconnected()
-        if hasattr(consumer.task_consumer.channel, "still_running"):  # ours, which marks its messages itself
-            consumer.task_consumer.channel.still_running = partial(running_deliveries, consumer)
-        else:
-            mark_queues(consumer.task_consumer)
+        if not hasattr(consumer.task_consumer.channel, "still_running"):
+            return mark_queues(consumer.task_consumer)
+        # Ours, which marks its messages itself.
+        consumer.task_consumer.channel.still_running = partial(running_deliveries, consumer)
+        if consumer.controller.pool_cls.uses_semaphore:
+            prefork.install()
+        acknowledgements_of(consumer).catch_up()
+        return None
+
+    def stop(self, consumer: Any) -> None:
+        """The loop has ended. When all ends with it, the channel is closed next, and gives back what is open."""
+        acknowledgements_of(consumer).catch_up()
 
 
 def running_deliveries(consumer: Any) -> set[str]:
@@ -222,9 +243,12 @@ def running_deliveries(consumer: Any) -> set[str]:
     if state.should_stop not in (None, False) or state.should_terminate not in (None, False):
         return set()
     going_on = [request for request in tuple(active_requests) if not _is_cancelled(consumer, request)]
-    if not consumer.controller.pool_cls.uses_semaphore:  # a pool that queues by itself runs all that it was handed
-        going_on += [request for request in tuple(reserved_requests) if request._apply_result is not None]
-    return {request.message.delivery_tag for request in going_on}
+    handed = [request for request in tuple(reserved_requests) if getattr(request, "_apply_result", None) is not None]
+    if consumer.controller.pool_cls.uses_semaphore:
+        # A process may have begun with it, though the parent has not read that; any other pool runs all that it has.
+        handed = [request for request in handed if prefork.has_process(consumer.pool._pool, request._apply_result)]
+    tags = {request.message.delivery_tag for request in (*going_on, *handed)}
+    return tags | acknowledgements_of(consumer).tags
 
 
 def _is_cancelled(consumer: Any, request: Any) -> bool:

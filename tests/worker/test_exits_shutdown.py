@@ -8,6 +8,7 @@ lease, that is longer than any test waits.
 from __future__ import annotations
 
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -115,7 +116,10 @@ def test_twenty_rounds_of_shutdown_lose_no_slot(scene: Scene) -> None:
 def test_cold_shutdown(scene: Scene, pool: str, acks: str) -> None:
     goes, _, line = two_workers(scene, pool, acks)
     goes.signal(signal.SIGQUIT)
-    if pool == "threads":  # nobody can end a thread
+    if pool == "threads":  # nobody can end a thread: it keeps its slot until it has ended by itself
+        until = time.monotonic() + 3
+        wait_until(lambda: scene.stage.starts("second") or time.monotonic() > until, "somebody goes on, or nobody")
+        assert not scene.stage.starts("second")
         scene.stage.open("first")
     line.one_goes_on(within=TAKEN_OVER)
     goes.wait_gone()
