@@ -118,6 +118,8 @@ def begun_and_ended(history: History, run: Run) -> str:
     by = run.last + PROMPT
     for fault in felt(history, run.worker, run.at, by, HELPLESS):
         by = max(by, fault.until + PROMPT)
+    if run.asked and not run.torn:  # it publishes its retry, and says nothing until that is done
+        by = max([by, *(fault.until for fault in away_from(history, run.worker, run.asked, by))])
     return _ended(history, run.worker, run.pid, run.at, by)
 
 

@@ -121,7 +121,7 @@ def read(lines: list[Line]) -> History:
         elif line.what in ("lost", "losing", "gone"):
             history.faults.append(Felt(line.what, line.more["worker"], line.at, line.at, line))
         elif line.what == "starved":
-            history.faults.append(Felt("starved", line.more["worker"], line.at - line.more["seconds"], line.at, line))
+            _of_starving(history, line)
         elif line.what == "begins":
             history.modes[line.more["worker"]] = line.more["mode"]
             history.shifts[line.more["worker"]] = line.more.get("shift", 0.0)
@@ -130,6 +130,17 @@ def read(lines: list[Line]) -> History:
         elif line.what == "audit":
             history.audits.append(line)
     return history
+
+
+def _of_starving(history: History, line: Line) -> None:
+    """A moment between two long waits is not enough to be heard of."""
+    worker, since = line.more["worker"], line.at - line.more["seconds"]
+    for fault in history.faults:
+        if fault.kind == "starved" and fault.worker == worker and since - 0.5 <= fault.until <= line.at:
+            history.faults.remove(fault)
+            since = min(since, fault.at)
+            break
+    history.faults.append(Felt("starved", worker, since, line.at, line))
 
 
 def _of_a_fault(history: History, begun: dict[tuple[str, str], Line], line: Line) -> None:

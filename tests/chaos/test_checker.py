@@ -281,6 +281,18 @@ def test_stopped_as_it_began_and_ended_when_it_came_back(tale: Tale) -> None:
     assert tale.excused()["begun, and then: losing"] == 1
 
 
+def test_ended_while_it_published_its_retry(tale: Tale) -> None:
+    tale.publish("a", late=False, retries=1)
+    run = tale.start("a")
+    tale.fault("redis away", seconds=9.0)
+    tale.say("retry", "a", run=run)
+    tale.clock += 5
+    tale.say("losing", worker="w1@chaos")
+    tale.mend("redis away", seconds=4)
+    assert tale.excused() == {"begun, and then: losing": 1}
+    assert tale.wrong() == {}
+
+
 def test_twice_although_redis_was_back_when_it_was_told_to_go(tale: Tale) -> None:
     tale.publish("a")
     tale.fault("redis killed", seconds=1.0)

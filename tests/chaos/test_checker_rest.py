@@ -72,6 +72,14 @@ def test_a_lease_that_was_lost_without_a_reason(tale: Tale) -> None:
     assert tale.wrong() == {"workers stay": 1}
 
 
+def test_a_moment_between_two_long_waits_is_not_enough_to_be_heard_of(tale: Tale) -> None:
+    for seconds in (LEASE / 2, LEASE / 2):
+        tale.clock += seconds
+        tale.say("starved", worker="w1@chaos", seconds=seconds)
+    tale.say("lost", worker="w1@chaos")
+    assert tale.wrong() == {}
+
+
 def test_a_clock_that_is_ahead_starts_early_by_no_more_than_that(tale: Tale) -> None:
     tale.say("begins", worker="w3@chaos", mode="continue", shift=10.0)
     tale.publish("a", eta=tale.clock + 5)
