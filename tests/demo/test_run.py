@@ -30,6 +30,7 @@ with live(Console(force_terminal=True, width=120)) as show:
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(PATIENCE + 20)
 def test_it_kills_a_worker_and_keeps_every_promise(tmp_path: Path) -> None:
     done = subprocess.run(

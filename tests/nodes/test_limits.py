@@ -10,6 +10,8 @@ from tests.nodes.play import WITHIN, Play
 from tests.nodes.tasks import gather, one, three, two, unlimited
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 
 def test_nodes_answer_as_pytest_celery_asks_them(play: Play) -> None:
     assert len(play.setup) == 4

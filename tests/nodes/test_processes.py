@@ -15,6 +15,8 @@ from tests.nodes.containers import Container
 from tests.nodes.processes import ProcessClient
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[ProcessClient]:

@@ -14,6 +14,8 @@ from tests.nodes.processes import ProcessClient
 from tests.nodes.tasks import three
 from tests.rabbit_node import must_run, why_not
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _needs_rabbitmq(docker_client: Any) -> None:

@@ -21,7 +21,7 @@ EXAMPLES_ON_OTHERS = 100
 STEPS = 50
 PARTS = 10
 """The stories are told in parts, each from a seed of its own, so that two cores can share them."""
-SHORT = 2
+SHORT = 1
 """Parts that every run of the tests has; the others are long."""
 
 

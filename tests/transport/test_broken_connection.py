@@ -211,6 +211,7 @@ def test_a_broadcast_is_not_taken_for_the_last_message(
     wait_until(lambda: not unacked(redis_server), "all is acknowledged")
 
 
+@pytest.mark.long
 def test_who_was_taken_for_dead_starts_over(
     connect: Connect, redis_server: RedisServer, reader: Reader, queue: str
 ) -> None:

@@ -9,6 +9,7 @@ from kombu import Connection, Exchange, Queue
 from kombu.asynchronous import Hub
 from kombu.log import get_logger
 
+from celery_limits.transport import membership
 from celery_limits.worker.acknowledgements import Acknowledgements
 from tests.redis_server import RedisServer
 
@@ -19,10 +20,10 @@ logger = get_logger(__name__)
 def test_an_acknowledgement_is_done_once(redis_server: RedisServer, how: str) -> None:
     """A body ends in a thread while the channel that brought its message is closed, and long before the next loop."""
     client: Any = redis_server.client()
-    client.flushall()
-    hub, name = Hub(), "acknowledged"
+    hub, name = Hub(), f"acknowledged-{how.rsplit(maxsplit=1)[-1]}"
     acknowledge = Acknowledgements(hub.call_soon)
-    with Connection(f"limits+redis+socket://{redis_server.socket}") as connection:
+    url, options = f"limits+redis+socket://{redis_server.socket}", {"limits_namespace": name}
+    with Connection(url, transport_options=options) as connection:
         channel = connection.channel()
         queue = Queue(name, Exchange(""), routing_key=name, channel=channel)
         connection.Producer(channel).publish("1", routing_key=name)
@@ -37,4 +38,7 @@ def test_an_acknowledgement_is_done_once(redis_server: RedisServer, how: str) ->
         hub.reset()  # which does what it was told
         assert acknowledge.tags == set()
         assert client.llen(name) == 0
-        assert not client.keys("*unacked:*")
+        assert not client.keys(f"*{name}*unacked:*")
+        member = channel.member
+        member.stop()
+        membership.disown(member)

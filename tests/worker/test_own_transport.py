@@ -167,6 +167,7 @@ def test_what_a_killed_worker_had_comes_back_when_its_lease_lapses(scene: Scene,
     end_with_the_far_one(scene, other)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pool", BOTH)
 def test_a_live_worker_keeps_what_it_has_for_many_leases(scene: Scene, pool: str) -> None:
     scene.configure(broker_url=scene.conf["broker_url"], limits_lease=SHORT)

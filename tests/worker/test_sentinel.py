@@ -11,7 +11,7 @@ from tests.worker.harness import Scene
 from tests.worker.lines import Line
 from tests.worker.sentinels import NAME, Watched
 
-pytestmark = pytest.mark.own_broker
+pytestmark = [pytest.mark.own_broker, pytest.mark.long]
 
 AGAIN = 60.0
 """Seconds in which sentinel, worker and store have found each other again."""
