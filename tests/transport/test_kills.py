@@ -74,6 +74,7 @@ def test_redis_is_killed_under_load(tmp_path: Path) -> None:
     assert verdict.repeated == 0
 
 
+@pytest.mark.long
 def test_a_mixed_fleet_under_load(server: RedisServer, tmp_path: Path) -> None:
     """Producers and consumers of both kinds on one queue: each message once, whoever sent it and whoever gets it."""
     ledger, context, numbers = Ledger(tmp_path / "ledger"), nursery(), itertools.count()

@@ -26,6 +26,7 @@ def lease_of(scene: Scene, worker: Worker) -> float:
     return max((score / 1e6 for name, score in found if name.decode().startswith(f"{worker.name}/")), default=0.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pool", GREEN)
 def test_a_body_that_never_yields_keeps_its_slot(scene: Scene, pool: str) -> None:
     """S1: it blocks its worker for several leases. The other worker, on another queue, reaps the dead."""

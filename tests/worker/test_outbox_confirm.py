@@ -43,6 +43,7 @@ def connections(worker: Worker, node: RabbitNode) -> set[int]:
     return {one.laddr.port for one in found if getattr(one.raddr, "port", 0) == node.port}
 
 
+@pytest.mark.long
 def test_what_is_not_confirmed_is_sent_again_and_runs_once(scene: Scene, node: RabbitNode, worker: Worker) -> None:
     holder, warm = parked(scene, "warm")
     holder.let_go()

@@ -147,6 +147,7 @@ def test_a_cold_shutdown_gives_back_at_once(scene: Scene) -> None:
     wait_all_acknowledged(scene)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pool", BOTH)
 def test_what_a_killed_worker_had_comes_back_when_its_lease_lapses(scene: Scene, pool: str) -> None:
     """In its order, and a task that waited for its time waits for it elsewhere."""

@@ -342,6 +342,7 @@ def has_spare(scene: Scene, task_id: str) -> bool:
     return any(found == task_id for found, _ in scene.limits.store.messages())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rabbit", ["classic"], indirect=True)
 def test_the_broker_restarts_while_bodies_run(scene: Scene, rabbit: Rabbit) -> None:
     """Those in line are in the store. What must go back to the broker waits in the outbox until it is up again."""
