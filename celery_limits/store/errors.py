@@ -88,6 +88,8 @@ def translate(error: Exception, verb: str) -> StoreError:
     kind = next((ours for code, ours in _BY_CODE if head == code or f"-{code} " in text), None)
     if kind is None and ("ACL failure" in text or "can't run this command" in text):  # how a script reports NOPERM
         kind = StoreDenied
+    if kind is None and "unauthenticated" in text:  # a command that is too long for somebody whom it does not know
+        kind = StoreDenied
     if kind is None and "unknown command" in text:  # such as HELLO, with which redis-py greets
         kind = StoreTooOld
     if kind is None:
