@@ -96,6 +96,29 @@ def test_a_sweep_as_the_first_call_after_an_outage_declares_nobody_dead(store: S
     wind_up(clock, w1, w2)
 
 
+@pytest.mark.parametrize("repair", [False, True])
+def test_an_audit_as_the_first_call_after_an_outage_finds_nobody_dead(store: Store, clock: Clock, repair: bool) -> None:
+    w1, w2 = Worker(store, "w1"), Worker(store, "w2")
+    w1.deliver("t.n", A)
+    clock.pass_(10 * store.policy.lease)
+    assert audit(store, repair=repair) == []
+    assert all(isinstance(store.beat(w.name), Renewed) for w in (w1, w2))
+    assert isinstance(w1.finish("t.n"), Released)
+    wind_up(clock, w1, w2)
+
+
+def test_an_audit_a_lease_later_finds_that_nobody_came_back(store: Store, clock: Clock) -> None:
+    w1, w2 = Worker(store, "w1"), Worker(store, "w2")
+    w1.deliver("t.n", A)
+    clock.pass_(10 * store.policy.lease)
+    assert audit(store) == []
+    clock.pass_(store.policy.lease + 1)
+    assert {(finding.what, finding.subject) for finding in audit(store)} == {("lapsed-lease", w) for w in ("w1", "w2")}
+    audit(store, repair=True)
+    assert holders(store, "a") == set()
+    wind_up(clock, w2)
+
+
 def test_in_the_grace_after_an_outage_a_sweep_does_not_ask_to_be_called_at_once(store: Store, clock: Clock) -> None:
     w = Worker(store)
     clock.pass_(10 * store.policy.lease)

@@ -178,7 +178,11 @@ end
 
 function check.worker(worker)
   local lapse = call('ZSCORE', P .. 'leases', worker)
-  if lapse and (tonumber(lapse) > now or in_grace()) then return end
+  if lapse and tonumber(lapse) > now then return end
+  if lapse then -- as for a sweep: after an outage everyone has a lease's time to come back, from whoever notices it first
+    feel_pulse(setting('lease'), false)
+    if in_grace() then return end
+  end
   if not lapse and call('EXISTS', P .. 'worker:' .. worker) == 0 then return end
   if found('lapsed-lease', worker, lapse and 'its lease has lapsed' or 'has tickets but no lease') then
     declare_dead(worker)
