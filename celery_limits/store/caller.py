@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from hiredis import pack_command
@@ -16,7 +18,7 @@ from redis import Redis
 from redis import exceptions as redis_errors
 from redis.cluster import RedisCluster
 
-from .errors import StoreError, StoreReadOnly, translate
+from .errors import StoreError, StoreReadOnly, StoreUnavailable, translate
 from .scripts import Script
 
 __all__ = ["Arg", "Caller"]
@@ -41,12 +43,14 @@ class Caller:
 
     def __init__(self, client: Redis | RedisCluster, prefix: str) -> None:
         self._client = client
+        self._cluster = client if isinstance(client, RedisCluster) else None  # a check that is not cheap
         self._prefix = prefix
         self._local = threading.local()
+        self._loaded: set[str] = set()
 
     def __call__(self, script: Script, *args: Arg) -> list[Any]:
-        if isinstance(self._client, RedisCluster):
-            return self._call_cluster(self._client, script, args)
+        if self._cluster is not None:
+            return self._call_cluster(self._cluster, script, args)
         command: tuple[Arg, ...] = ("EVALSHA", script.sha, "1", self._prefix, *args)
         tries = 0
         while True:
@@ -64,18 +68,54 @@ class Caller:
                 # After a failover the same address may be a replica: a new connection finds the new primary.
                 connection.disconnect()
 
+    def together(self, calls: Sequence[tuple[Script, tuple[Arg, ...]]]) -> list[Any]:
+        """Several scripts in one exchange, in this order: for each its reply, or its `StoreError`. Where that fails
+        they are called one by one; and the first time, so that the server knows all of them."""
+        replies: list[Any] = [None] * len(calls)
+        scripts = {script.sha for script, _ in calls}
+        if len(calls) > 1 and self._loaded.issuperset(scripts) and self._cluster is None:
+            commands = [("EVALSHA", script.sha, "1", self._prefix, *args) for script, args in calls]
+            with suppress(redis_errors.RedisError, OSError):
+                replies = self._exchange(self._connection(), commands)
+        away: StoreError | None = None
+        for i, (script, args) in enumerate(calls):
+            reply = replies[i]
+            if reply is not None and not isinstance(reply, redis_errors.ResponseError):
+                continue
+            try:
+                replies[i] = away or self(script, *args)
+            except StoreError as error:
+                replies[i] = error
+                away = error if isinstance(error, StoreUnavailable) else None
+        if away is None:
+            self._loaded |= scripts
+        return replies
+
     def _send(self, connection: Connection, command: tuple[Arg, ...]) -> Any:
+        (reply,) = self._exchange(connection, [command])
+        if isinstance(reply, redis_errors.ResponseError):
+            raise reply
+        return reply
+
+    def _exchange(self, connection: Connection, commands: Sequence[tuple[Arg, ...]]) -> list[Any]:
+        """What Redis answers to each, errors of its own included."""
         local = self._local
         interrupted, local.busy = local.busy, True
+        replies: list[Any] = []
         try:
             if connection._sock is None:  # noqa: SLF001  (redis-py has no other word for it)
                 connection.connect()  # which asks the sentinel, where there is one; sending by itself does not
-            connection.send_packed_command([pack_command(command)], check_health=False)  # type: ignore[arg-type]
-            return connection.read_response(disable_decoding=True)
-        except BaseException as error:
+            packed = b"".join([pack_command(command) for command in commands])  # type: ignore[arg-type]
+            connection.send_packed_command([packed], check_health=False)
+            for _ in commands:
+                try:
+                    replies.append(connection.read_response(disable_decoding=True))
+                except redis_errors.ResponseError as error:
+                    replies.append(error)
+            return replies
+        except BaseException:
             # A soft time limit or Ctrl-C here leaves an answer unread, and the next call must not take it for its own.
-            if not isinstance(error, redis_errors.ResponseError):
-                connection.disconnect()
+            connection.disconnect()
             raise
         finally:
             local.busy = interrupted
