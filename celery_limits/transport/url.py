@@ -52,7 +52,8 @@ def plain_of(client: Any) -> Any:
         parsed = {name: getattr(client, name) for name in _BESIDE}
         plain = Connection(client.hostname, transport=scheme, **parsed)
     plain.alt = [url.removeprefix(PREFIX) for url in client.alt]
-    plain.credential_provider = plain.credential_provider or client.credential_provider
+    if hasattr(client, "credential_provider"):  # kombu 5.6 and later
+        plain.credential_provider = plain.credential_provider or client.credential_provider
     plain.transport_options = client.transport_options
     return plain
 
