@@ -33,6 +33,7 @@ from .store import StoreError
 from .tracing import WAITS_HEADER, note_waits
 from .transport import register
 from .wire import HEADER
+from .worker.exits import left_to_parent
 from .worker.gate import WORKER_HEADER
 
 __all__ = ["install"]
@@ -107,10 +108,10 @@ def _after_init(original: Any, app: Any, *args: Any, **kwargs: Any) -> None:
 def _equip(app: Any) -> None:
     """`app.steps` and `app.user_options` are Celery's own ways to extend its worker."""
     from .worker import panel  # noqa: F401, PLC0415  (imports the worker, and is registered by that)
-    from .worker.steps import LimitsStep, QueueMarks, put_before_pool  # noqa: PLC0415
+    from .worker.steps import LimitsStep, QueueMarks, SettleStep, put_before_pool  # noqa: PLC0415
 
     put_before_pool()
-    app.steps["worker"].add(LimitsStep)
+    app.steps["worker"].update((LimitsStep, SettleStep))
     app.steps["consumer"].add(QueueMarks)
     app.user_options["worker"].update(
         (
@@ -222,15 +223,17 @@ def _before_body(task: Any = None, **_: Any) -> None:
 
 
 def _after_body(task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
-    """The result is stored: the slots are given back before anything else happens, in the process that ran the body."""
+    """The result is stored: the slots are given back before anything else happens, in the process that ran the body; or
+    by its parent, who is waiting for its result."""
     request = task.request
     note_waits(request)
     worker, header = getattr(request, WORKER_HEADER, None), getattr(request, HEADER, None)
     if worker is None or header is None:  # the gate writes both
         return
     ended_by = sys.exc_info()[1]
-    if ended_by is not None and not isinstance(ended_by, Exception) and _in_pool_child():
-        return  # this process was told to end: only its parent knows whether the message comes again
+    told_to_end = ended_by is not None and not isinstance(ended_by, Exception)
+    if (told_to_end or left_to_parent()) and _in_pool_child():
+        return  # a process that was told to end does not know whether the message comes again: its parent does
     back = state == states.REJECTED and bool(retval.requeue) and bool(task.acks_late)
     Limits(task.app).releaser.release(header["ticket"], worker, header["fence"], back=back)
 

@@ -23,6 +23,7 @@ __all__ = [
     "Expired",
     "Failed",
     "Full",
+    "Handed",
     "Joined",
     "Lost",
     "Parked",
@@ -130,11 +131,21 @@ class Lost(NamedTuple):
     """This worker holds no lease, or an earlier life of its id is being buried. Nothing was written."""
 
 
+class Handed(NamedTuple):
+    """A ticket that was let go, and runs on the caller's worker from now on. `delivery` is as a fetch brings it: field,
+    number of its queue (from 1), message."""
+
+    ticket: str
+    admitted: Admitted
+    delivery: tuple[bytes, int, bytes]
+
+
 class Released(NamedTuple):
     """`kept`: the store has the message too, and goes on with it by itself."""
 
     kept: bool
     after: Aftermath = QUIET
+    handed: Handed | None = None
 
 
 class Stale(NamedTuple):
@@ -210,7 +221,7 @@ def aftermath(reply: list[Any]) -> Aftermath:
     """The tail of a reply; the quick way through a script has none."""
     if len(reply) < 7:
         return QUIET
-    _, _, more, outbox, next_alarm, refreshes, now = reply
+    _, _, more, outbox, next_alarm, refreshes, now = reply[:7]
     return Aftermath(
         bool(more),
         int(outbox),
@@ -224,13 +235,23 @@ def _groups(flat: list[Any], size: int) -> list[list[Any]]:
     return [flat[i : i + size] for i in range(0, len(flat), size)]
 
 
+def _stood(waits: bytes) -> tuple[Wait, ...]:
+    pairs = (pair.partition(b":") for pair in waits.split())
+    return tuple(Wait(int(link) - 1, float(us) / 1e6) for link, _, us in pairs if link.isdigit() and us.isdigit())
+
+
 def _admitted(detail: Any, after: Aftermath) -> Admitted:
     if not isinstance(detail, list):
         return Admitted(int(detail), after)
     fence, waits, idle = detail
-    pairs = (pair.partition(b":") for pair in waits.split())
-    stood = tuple(Wait(int(link) - 1, float(us) / 1e6) for link, _, us in pairs if link.isdigit() and us.isdigit())
-    return Admitted(int(fence), after, stood, float(idle) / 1e6 if idle else None)
+    return Admitted(int(fence), after, _stood(waits), float(idle) / 1e6 if idle else None)
+
+
+def _handed(told: list[Any]) -> Handed | None:
+    if not told:
+        return None
+    field, number, message, ticket, fence, waits = told
+    return Handed(text(ticket), Admitted(int(fence), QUIET, _stood(waits), 0.0), (field, number, message))
 
 
 _DECODERS: dict[bytes, Callable[[list[Any]], Any]] = {
@@ -243,7 +264,7 @@ _DECODERS: dict[bytes, Callable[[list[Any]], Any]] = {
     b"discarded": lambda r: Discarded(aftermath(r)),
     b"corrupt": lambda r: Corrupt(text(r[1])),
     b"lost": lambda _: Lost(),
-    b"released": lambda r: Released(r[1] == b"kept", aftermath(r)),
+    b"released": lambda r: Released(r[1] == b"kept", aftermath(r), _handed(r[7])),
     b"stale": lambda _: Stale(),
     b"renewed": lambda _: Renewed(),
     b"joined": lambda _: Joined(),

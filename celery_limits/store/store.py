@@ -191,10 +191,25 @@ class Store:
         came = str(arrival) if arrival else "new" if new else ""
         return cast(Admission, self._run("admit", task_id, nonce, worker, until, message, rest, field, came, *fields))
 
-    def release(self, ticket: str, worker: str, fence: int, *, back: bool = False) -> Release:
-        """What ran has ended; with `back` it goes back to its queue, to be walked again in its old place."""
+    def release(
+        self,
+        ticket: str,
+        worker: str,
+        fence: int,
+        *,
+        back: bool = False,
+        acked: Sequence[str] = (),
+        taking: Sequence[Arg] = (),
+    ) -> Release:
+        """What ran has ended; with `back` it goes back to its queue, to be walked again in its old place.
+
+        `acked`: deliveries of this worker that are acknowledged in the same step, unless it is `Stale`. `taking`: the
+        worker has a place for one that is granted now; the mark of its channel, and its queues as fetch.lua has them.
+        """
         task_id, _, nonce = ticket.rpartition(".")
-        return cast(Release, self._run("release", task_id, nonce, worker, fence, "back" if back else "done"))
+        how = "back" if back else "done"
+        answer = self._run("release", task_id, nonce, worker, fence, how, len(acked), *acked, *taking)
+        return cast(Release, answer)
 
     def cancel(self, task_id: str, *, settle_within: float = 30.0) -> Cancelled:
         """No ticket of this task starts any more; those in the store end here, for the caller to tell and `settle`."""

@@ -1,13 +1,10 @@
-"""Channels that fetch atomically, keep what they fetched under the worker's lease, and acknowledge in batches.
+"""Channels that fetch atomically, and hand on what they have fetched; `leased` says whose that is.
 
 Relies on these parts of kombu's Redis channel: its poller calls `_brpop_start` when there is room and `_brpop_read`
 when the connection that was used can be read; `_put` and `_size` are one queue's; `_q_for_pri` names a list.
 
 **Waiting.** A fetch that brings nothing is followed by a sleep on `call:<queue>`, which whoever makes something to
 fetch rings; and by another fetch after `brpop_timeout` (a second), for what plain producers have put there meanwhile.
-
-**Acknowledging.** In a worker with an event loop the acknowledgements of one turn of the loop go with the next fetch,
-or before the loop sleeps. Elsewhere each is sent at once.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from queue import Empty
 from time import monotonic
@@ -29,17 +26,16 @@ from celery_limits.store.keys import prefix_of
 from celery_limits.wire import HEADER, queue_mark
 
 from . import lines
-from .courier import MOST, Courier, explained
+from .courier import MOST, explained
 from .debts import ERRORS
-from .delivery import QUEUE_MARK, Message, QoS
-from .membership import member_of
+from .delivery import QUEUE_MARK, Message, QoS, Taking
+from .leased import OPTIONS, Leased
 from .payload import dump, read
 
-__all__ = ["QUEUE_MARK", "Channel", "Poller", "SentinelChannel"]
+__all__ = ["QUEUE_MARK", "Channel", "SentinelChannel"]
 
 logger = get_logger(__name__)
 
-OPTIONS = ("limits_namespace", "limits_lease", "limits_lines")
 _marks = itertools.count(1)
 SIFTING = 2.0
 """Seconds for which what is fetched is sifted after something had to be parked."""
@@ -54,70 +50,30 @@ def _new_mark() -> str:
     return str(next(_marks))
 
 
-class Poller(redis.MultiChannelPoller):  # type: ignore[misc]
-    """kombu's, but no channel goes to sleep with something to acknowledge."""
-
-    def on_poll_start(self) -> None:
-        super().on_poll_start()
-        for channel in self._channels:
-            channel.before_poll()
-
-
-class Channel(redis.Channel):  # type: ignore[misc]
+class Channel(Leased):
     """For `limits+redis://`, `limits+rediss://` and `limits+embedded://`."""
-
-    from_transport_options = (*redis.Channel.from_transport_options, *OPTIONS)
 
     QoS = QoS
     Message = Message
-    limits_namespace = "celery"
-    limits_lease = 30.0
-    limits_lines = False
-    """Whether the limits of those who publish here are kept in this very Redis."""
-
     supports_batch_publish = False
+
+    has_place: Callable[[], bool] = staticmethod(lambda: True)
+    """Whether something that is fetched could begin at once, as far as anybody knows."""
 
     still_running: Callable[[], Iterable[str]] = staticmethod(frozenset)
     """Deliveries that stay this process's although the channel that brought them is closed."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.arriving = ("", "")
-        self._sift_until = 0.0
-        self._acks: deque[str] = deque()
-        self._acking: list[str] = []
-        self._known_acked: set[str] = set()
+        self._sift_until = self._look_at = 0.0
         self._bare: set[str] = set()
-        self._hungry, self._asleep, self._turn = True, False, False
+        self._hungry, self._resting, self._turn = True, False, False
+        self._listed: dict[tuple[str, ...], list[Any]] = {}
         self._asked: list[str] = []
         self._mark = _new_mark()
         self._fetching = ""  # in this worker's name a fetch was sent that is not answered yet
         self._fetched = ""  # in this worker's name something was fetched
-        self._thread = 0
-        try:
-            super().__init__(*args, **kwargs)
-        except redis_errors.ResponseError as error:
-            raise explained(error, "connect") from error
-
-    @property
-    def courier(self) -> Courier:
-        courier: Courier | None = self.__dict__.get("_courier")
-        if courier is None:
-            prefix = self.global_keyprefix + prefix_of(self.limits_namespace)
-            courier = self.__dict__["_courier"] = Courier(self._create_client(), prefix)
-        return courier
-
-    @property
-    def member(self) -> Any:
-        """This process's lease in this Redis. A closed channel keeps it: what it brought may still run."""
-        if self.connection is not None:
-            self.__dict__["_member"] = member_of(self)
-        return self.__dict__.get("_member")
-
-    def _get_pool(self, asynchronous: bool = False) -> Any:
-        if self.connection is None:  # closed while a thread publishes, who tries again on another one when told so
-            raise redis_errors.ConnectionError("the channel was closed")
-        with self.connection.plainly():
-            return super()._get_pool(asynchronous)
+        super().__init__(*args, **kwargs)
 
     # -- consuming -----------------------------------------------------------------------------------------------
 
@@ -126,6 +82,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
             self._bare.add(queue)
         else:
             self._bare.discard(queue)
+        self._listed.clear()
         return super().basic_consume(queue, no_ack, *args, **kwargs)
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
@@ -157,6 +114,13 @@ class Channel(redis.Channel):  # type: ignore[misc]
         keys = [f"{prefix}{self._q_for_pri(queue, step)}" for step in self.priority_steps for queue in queues]
         return [str(len(queues)), *named, str(len(self.priority_steps)), *map(str, self.priority_steps), *keys]
 
+    def _consumed(self, queues: list[str]) -> list[Any]:
+        """The same of those that this channel consumes, which does not change from fetch to fetch."""
+        lists = self._listed.get(tuple(queues))
+        if lists is None:
+            lists = self._listed[tuple(queues)] = self._lists(queues, self._bare)
+        return lists
+
     def _room(self) -> int:
         if "can_consume" in self.qos.__dict__:  # somebody counts differently (worker_disable_prefetch), one by one
             return 1
@@ -167,19 +131,33 @@ class Channel(redis.Channel):  # type: ignore[misc]
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         queues = self._queue_cycle.consume(len(self.active_queues))
-        if not queues:
+        if not queues or self._rests():
             return
         connection = self.client.connection
         self._lose_sight()
         self._asleep = not self._hungry
         if self._asleep:
-            command = self.courier.wait_command(queues, timeout or self.brpop_timeout or 1)
+            command = self.courier.wait_command(queues, timeout or self._nap)
         else:
             command = self._fetch_command(queues)
         self._thread = threading.get_ident()
         self._in_poll = connection
         self._brpop_sent_at = monotonic()
         connection.send_packed_command([command], check_health=False)
+
+    @property
+    def _nap(self) -> float:
+        """Seconds between two looks; an option since kombu 5.6."""
+        return getattr(self, "brpop_timeout", None) or 1.0
+
+    def _rests(self) -> bool:
+        """With every place taken, what comes now is left to those who could begin it: they listen. This one looks when
+        a place is free, which is an event of its loop, and once in a while."""
+        if self._hungry:
+            return False
+        rested, self._resting = self._resting, not self.has_place()
+        self._hungry = monotonic() >= self._look_at if self._resting else rested
+        return self._resting and not self._hungry
 
     def _fetch_command(self, queues: list[str]) -> bytes:
         self._asked = queues
@@ -192,21 +170,25 @@ class Channel(redis.Channel):  # type: ignore[misc]
             if member.debts:
                 member.debts.pay(worker)
             self._fetching = worker
-        while self._acks and len(self._acking) < MOST:
-            self._acking.append(self._acks.popleft())
         self._turn = not self._turn
         flags = ("r" if self._turn else "") + ("c" if self.queue_order_strategy == "round_robin" else "")
         if self.limits_lines and monotonic() < self._sift_until:
             flags += "s"
-        lists = self._lists(queues, self._bare)
-        return self.courier.fetch_command(worker, self._mark, self._room(), flags, self._acking, lists)
+        if not self.has_place():
+            flags += "b"
+        acks, lists = self.acks.take_for_fetch(), self._consumed(queues)
+        return self.courier.fetch_command(worker, self._mark, self._room(), flags, acks, lists)
 
     def _lose_sight(self) -> None:
         """A fetch that was sent and will not be answered may have brought something."""
         if worker := self._fetching:
-            known = {*self.qos._delivered, *self._acks, *self._acking}
-            self.member.debts.lose_sight(self.courier, worker, self._mark, known)
+            self.member.debts.lose_sight(self.courier, worker, self._mark, self._known)
             self._fetching, self._mark = "", _new_mark()
+
+    @property
+    def _known(self) -> set[str]:
+        """All that this channel has brought, and that is not done with."""
+        return {*self.qos._delivered, *self.acks.known}
 
     def _cut_off(self) -> None:
         """Others have what this worker had fetched. As with a broker that did so, whoever consumes must start over."""
@@ -227,14 +209,15 @@ class Channel(redis.Channel):  # type: ignore[misc]
                 self._brpop_start()
             raise Empty
         worker, self._fetching = self._fetching, ""
-        self._acking.clear()
+        self.acks.fetch_answered()
         if reply == b"lost" and self._fetched:
             self._cut_off()
         if not reply or reply == b"lost":
             self._hungry = False
+            self._look_at = monotonic() + self._nap
             raise Empty
         self._fetched = worker or self._fetched
-        self._deliver_all(reply)
+        self._deliver_all(reply, self._asked)
         return True
 
     def _reply(self) -> Any:
@@ -256,11 +239,11 @@ class Channel(redis.Channel):  # type: ignore[misc]
         if flush := getattr(self, "_flush_brpop_reauth", None):
             flush()
 
-    def _deliver_all(self, reply: list[Any]) -> None:
+    def _deliver_all(self, reply: Sequence[Any], queues: list[str]) -> None:
         arrived: deque[Arrival] = deque()
         for i in range(0, len(reply), 3):
             field, number, payload = reply[i : i + 3]
-            arrived.append((field.decode(), self._asked[number - 1], payload))
+            arrived.append((field.decode(), queues[number - 1], payload))
         try:
             while arrived:
                 self._deliver_one(*arrived.popleft())
@@ -292,62 +275,28 @@ class Channel(redis.Channel):  # type: ignore[misc]
         """Something that was fetched had to be parked: what comes next may have to wait for the same."""
         self._sift_until = monotonic() + SIFTING
 
-    # -- acknowledging ----------------------------------------------------------------------------------------------
+    # -- going along with a release: see worker/handoff.py ------------------------------------------------------------
 
-    def was_acknowledged(self, field: str) -> None:
-        """By the script that parked it. The acknowledgement that kombu asks for has nothing left to do."""
-        self._known_acked.add(field)
+    def taking(self) -> Taking | None:
+        """For a release that may hand over the next message."""
+        if self._closing or not self.qos.can_consume():
+            return None
+        queues = self._queue_cycle.consume(len(self.active_queues))
+        return Taking(_new_mark(), queues, self._consumed(queues)) if queues else None
 
-    def acknowledge(self, field: str) -> None:
-        if "." not in field or field in self._known_acked:  # a broadcast has no number
-            self._known_acked.discard(field)
-            return
-        self._acks.append(field)
-        looped = getattr(self.connection, "has_loop", False) and self._consumers
-        if not looped or (self._asleep and threading.get_ident() != self._thread):
-            self.flush_acks()
+    def take_over(self, taking: Taking, worker: str, delivery: Sequence[Any]) -> None:
+        """Delivers what the release has brought along."""
+        self._fetched = worker
+        self._deliver_all(delivery, taking.queues)
 
-    def _basic_cancel(self, consumer_tag: str) -> None:
-        """After the last, no fetch takes acknowledgements along, and a worker leaves the store before it closes us."""
-        super()._basic_cancel(consumer_tag)
-        if not self._consumers:
-            self._acks.extend(self._acking)
-            self.flush_acks()
-
-    def flush_acks(self) -> None:
-        fields = []
-        with suppress(IndexError):
-            while True:
-                fields.append(self._acks.popleft())
-        if fields:
-            member = self.member
-            try:
-                self.courier.acknowledge(member.worker, fields)
-            except BaseException as error:
-                if not isinstance(error, ERRORS) or (self._consumers and not self._closing):
-                    self._acks.extend(fields)
-                    raise
-                member.debts.acknowledge(self.courier, member.worker, fields)
-
-    def before_poll(self) -> None:
-        if self._acks and (self._asleep or not self._in_poll):
-            self.flush_acks()
-
-    def give_back(self, fields: list[str], where: str) -> None:
-        """Back to the queues they came from, now or as soon as Redis answers."""
-        fields = [field for field in fields if "." in field]
-        if not fields:
-            return
-        member = self.member
-        try:
-            self.courier.requeue(member.worker, fields, where)
-        except ERRORS:
-            member.debts.give_back(self.courier, member.worker, fields, where)
+    def lose_sight_of(self, taking: Taking, worker: str) -> None:
+        """The release was not answered, or not at the first time, and may have handed something over."""
+        self.member.debts.lose_sight(self.courier, worker, taking.mark, ())
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def _put(self, queue: str, message: Any, **kwargs: Any) -> None:
-        if queue in self._expires:
+        if queue in getattr(self, "_expires", ()):  # kombu 5.7 and later
             super()._put(queue, message, **kwargs)
             return self.courier.ring(queue)
         step = self._get_message_priority(message, reverse=False)
@@ -375,7 +324,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
                 self._brpop_read()
         self._in_poll = None  # nothing can be lost by not waiting for the bell
         self._lose_sight()
-        self._acks.extend(self._acking)
+        self.acks.fetch_gone()
         self.flush_acks()
         if (member := self.__dict__.get("_member")) is not None and member.debts:
             member.debts.try_to_pay(member.worker)  # before older ones go to the front

@@ -41,7 +41,7 @@ def explained(error: redis_errors.ResponseError, verb: str) -> Exception:
 
 def number_of(field: str) -> int:
     """A delivery's place in the order in which all were fetched; see include/delivery.lua."""
-    return int(field.lstrip("g").partition(".")[0])
+    return int(field.lstrip("?g").partition(".")[0])
 
 
 def _packed(*command: Arg) -> bytes:

@@ -8,7 +8,7 @@ Debts are paid before the next fetch, and by the lease's housekeeping where noth
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import NamedTuple
 
@@ -33,10 +33,12 @@ class _Unsure(NamedTuple):
 
 
 class Debts:
-    """Of one member. All of them are void once its lease is lost: then others have seen to it."""
+    """Of one member, `whose` name changes when its lease is lost. Then all that was owed before is void, since others
+    have seen to it; and so is what a call of before still brings up."""
 
-    def __init__(self) -> None:
+    def __init__(self, whose: Callable[[], str]) -> None:
         self._lock = threading.Lock()
+        self._whose = whose
         self._courier: Courier | None = None
         self._worker = ""
         self._acks: set[str] = set()
@@ -49,25 +51,29 @@ class Debts:
 
     def acknowledge(self, courier: Courier, worker: str, fields: Iterable[str]) -> None:
         with self._lock:
-            self._owe(courier, worker)
-            self._acks.update(fields)
+            if self._owes(courier, worker):
+                self._acks.update(fields)
 
     def give_back(self, courier: Courier, worker: str, fields: Iterable[str], where: str) -> None:
         with self._lock:
-            self._owe(courier, worker)
-            self._back.update(dict.fromkeys(fields, where))
+            if self._owes(courier, worker):
+                self._back.update(dict.fromkeys(fields, where))
 
     def lose_sight(self, courier: Courier, worker: str, mark: str, known: Iterable[str]) -> None:
         """A fetch under this mark was not answered. What it brought, beside what is known, goes back."""
         with self._lock:
-            self._owe(courier, worker)
-            self._unsure[mark] = _Unsure(frozenset(known), monotonic() + WATCH)
-            self._next_look = 0.0
+            if self._owes(courier, worker):
+                self._unsure[mark] = _Unsure(frozenset(known), monotonic() + WATCH)
+                self._next_look = 0.0
 
-    def _owe(self, courier: Courier, worker: str) -> None:
+    def _owes(self, courier: Courier, worker: str) -> bool:
+        """Whether it is a debt of the present life."""
+        if worker != self._whose():
+            return False
         if worker != self._worker:
             self._void()
         self._courier, self._worker = courier, worker
+        return True
 
     def _void(self) -> None:
         self._acks.clear()

@@ -1,12 +1,12 @@
-"""A message as our channels deliver it, and what is under way on one of them."""
+"""A message as our channels deliver it, what is under way on one of them, and how it may be handed more."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from kombu.transport import redis, virtual
 
-__all__ = ["QUEUE_MARK", "Message", "QoS"]
+__all__ = ["QUEUE_MARK", "Message", "QoS", "Taking"]
 
 QUEUE_MARK = "limits_queue"
 
@@ -20,6 +20,18 @@ class Message(virtual.Message):  # type: ignore[misc]
         if field:
             self.delivery_tag = field
         setattr(self, QUEUE_MARK, queue)
+
+
+class Taking(NamedTuple):
+    """How a release is told where it may hand a message over: under this mark, from these queues."""
+
+    mark: str
+    queues: list[str]
+    lists: list[Any]
+
+    @property
+    def told(self) -> list[Any]:
+        return [self.mark, *self.lists]
 
 
 class QoS(redis.QoS):  # type: ignore[misc]

@@ -10,7 +10,9 @@ from kombu.transport import get_transport_cls, pyamqp, redis
 from redis import Redis, UnixDomainSocketConnection
 from redis import exceptions as redis_errors
 
-from .channel import Channel, Poller, SentinelChannel
+from . import declaring
+from .channel import Channel, SentinelChannel
+from .polling import Loop, Poller
 from .url import PREFIX, plain_of, scheme_of
 
 __all__ = ["AmqpTransport", "AmqpsTransport", "RedisTransport", "SentinelTransport", "Transport", "client_of"]
@@ -35,7 +37,7 @@ class _Plain:
 
 
 class RedisTransport(_Plain, redis.Transport):  # type: ignore[misc]
-    """Knows whether an event loop polls its channels, and has a poller that flushes them."""
+    """Knows whether an event loop polls its channels."""
 
     Channel = Channel
     connection_errors = (*redis.Transport.connection_errors, *_PASSING)
@@ -45,10 +47,11 @@ class RedisTransport(_Plain, redis.Transport):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cycle = Poller()
+        declaring.install()
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         self.has_loop = True
-        super().register_with_event_loop(connection, loop)
+        super().register_with_event_loop(connection, Loop(loop))
 
 
 class SentinelTransport(RedisTransport, redis.SentinelTransport):  # type: ignore[misc]

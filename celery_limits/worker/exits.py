@@ -1,19 +1,20 @@
 """Every way out of a running task gives its slots back, once, before the delivery is acknowledged.
 
-A body that ends normally releases in the process that ran it, right after its result is stored (`task_postrun`).
-Every other end (killed, timed out, terminated, cancelled, never started) is seen by the worker's parent, in the
-callbacks that the pool was given for the request. While the body may still be alive both release and acknowledgement
-wait for its process to be gone. A release that could not reach the store is made up for soon after
-(`Ledger.forgotten`).
+A body that ends normally releases in the process that ran it, right after its result is stored (`task_postrun`); but on
+our own transport the parent of a prefork pool releases, together with what comes next (see `turn`). Every other end
+(killed, timed out, terminated, cancelled, never started) is seen by the worker's parent, in the callbacks that the pool
+was given for the request. While the body may still be alive both release and acknowledgement wait for its process to be
+gone. A release that could not reach the store is made up for soon after (`Ledger.forgotten`).
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionWithTraceback
 from celery.exceptions import Reject, Terminated, TimeLimitExceeded, WorkerLostError
@@ -21,22 +22,42 @@ from celery.utils.log import get_logger
 
 from celery_limits.metrics.meter import meter
 from celery_limits.store import Store, StoreError
-from celery_limits.store.outcomes import Aftermath, Released
+from celery_limits.store.outcomes import Aftermath, Release, Released
 from celery_limits.wire import HEADER
 
 from .events import announce, listening
 from .measuring import measure_hold
 from .outbox import Outbox
 
-__all__ = ["GONE_CHECK", "Holding", "Ledger", "Releaser"]
+if TYPE_CHECKING:
+    from .handoff import Taker
+
+__all__ = ["GONE_CHECK", "Holding", "Ledger", "Releaser", "leave_to_parent", "left_to_parent"]
 
 logger = get_logger(__name__)
 
 PENDING = -1
 """In place of a fence, while the store is being asked."""
 
+LOOKS = 6
+"""At what the store believes to run here: those of two leases."""
+
 GONE_CHECK = 0.01
 """Seconds between two looks at a process that was told to die."""
+
+
+_by_parent = mmap.mmap(-1, 1)
+"""Shared with the processes of the pool, if they are forked. Any other has a page of its own, and releases itself."""
+
+
+def leave_to_parent(yes: bool) -> None:
+    """Whether the parent is there to release for the processes of its pool, which saves each of them the exchange.
+    While its event loop does not run (a shutdown, a lost connection) it hears late of results, and they release."""
+    _by_parent[0] = yes
+
+
+def left_to_parent() -> bool:
+    return bool(_by_parent[0])
 
 
 class Ledger:
@@ -44,35 +65,60 @@ class Ledger:
 
     def __init__(self) -> None:
         self._fences: dict[str, int] = {}
-        self._back: set[str] = set()
+        self._asking: dict[str, set[int]] = {}
+        self._ran: dict[str, int] = {}  # and has ended, while another delivery is still asked about
+        self._back: dict[str, int] = {}
         self._done: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def enter(self, ticket: str, fence: int = PENDING) -> None:
+    def ask(self, ticket: str, delivery: int) -> bool:
+        """The store is to be asked about this delivery, which may hold the ticket's slots from now on. Whether that is
+        the first time."""
         with self._lock:
-            self._fences[ticket] = fence
-            self._back.discard(ticket)
+            self._fences.setdefault(ticket, PENDING)
+            self._back.pop(ticket, None)
+            asking = self._asking.setdefault(ticket, set())
+            first = delivery not in asking
+            asking.add(delivery)
+            return first
 
-    def refused(self, ticket: str) -> None:
-        """The store was asked, and this delivery is not to run. Should the store say that this worker runs the ticket
-        all the same, it means another delivery of it, whose answer was lost: nobody ran that, so it goes back."""
+    def ask_no_more(self, ticket: str, delivery: int, *, back: bool = True) -> None:
+        """It is not to run. Should the store say that this worker runs the ticket all the same, that means a delivery
+        whose answer was lost: nobody ran that, so it goes back. Another one of the ticket may still be asked about."""
         with self._lock:
-            if self._fences.get(ticket) == PENDING:
+            if self._is_answered(ticket, delivery) and self._fences.get(ticket) == PENDING:
                 del self._fences[ticket]
-                self._back.add(ticket)
+                if back:
+                    self._back[ticket] = LOOKS
 
-    def close(self, ticket: str, *, owed_back: bool = False) -> None:
-        """This worker is done with the ticket; `owed_back`: the store was not told yet, and its message goes back."""
+    def _is_answered(self, ticket: str, delivery: int) -> bool:
+        """Takes it out; whether it was the last of its ticket."""
+        asking = self._asking.get(ticket, set())
+        asking.discard(delivery)
+        if not asking:
+            self._asking.pop(ticket, None)
+        return not asking
+
+    def enter(self, ticket: str, fence: int, delivery: int = 0) -> None:
+        """It runs; `delivery`: as whoever was asked about."""
         with self._lock:
-            self._fences.pop(ticket, None)
-            if owed_back:
-                self._back.add(ticket)
+            self._is_answered(ticket, delivery)
+            self._fences[ticket] = fence
+            self._back.pop(ticket, None)
+
+    def close(self, ticket: str, *, back: bool = False) -> None:
+        """It has run, or is not to; `back`: its message goes back, so if the store was not told or still gets a call of
+        before, nobody here has run what that says."""
+        with self._lock:
+            fence = self._fences.pop(ticket, PENDING)
+            if ticket in self._asking:
+                self._fences[ticket] = PENDING
+                self._ran[ticket] = PENDING if back else fence
+            if back:
+                self._back[ticket] = LOOKS
 
     def __contains__(self, ticket: str) -> bool:
         return ticket in self._fences
-
-    def is_pending(self, ticket: str) -> bool:
-        return self._fences.get(ticket) == PENDING
 
     def __len__(self) -> int:
         return len(self._fences)
@@ -86,12 +132,15 @@ class Ledger:
         """Of what the store says this worker runs, what the worker is done with; and whether it goes back.
 
         Only what it was done with at the last look too: two deliveries of one ticket may be asked about at once, and
-        the one that is answered first closes what the other is about to begin.
+        the one that is answered first closes what the other is about to begin. What goes back is remembered for some
+        looks more: `held` may be older than the admission, or the request for it still be under way.
         """
         with self._lock:
-            self._back.intersection_update(held)
+            self._back = {t: LOOKS if t in held else left - 1 for t, left in self._back.items() if left or t in held}
+            self._ran = {t: fence for t, fence in self._ran.items() if t in held or t in self._asking}
             before, self._done = self._done, {t: fence for t, fence in held.items() if t not in self._fences}
-            return [(t, fence, t in self._back) for t, fence in self._done.items() if before.get(t) == fence]
+            again = [(t, fence) for t, fence in self._done.items() if before.get(t) == fence]
+            return [(t, fence, t in self._back and self._ran.get(t) != fence) for t, fence in again]
 
 
 class Releaser:
@@ -99,17 +148,21 @@ class Releaser:
 
     def __init__(self, store: Store, outbox: Outbox | None) -> None:
         self.store, self.outbox = store, outbox
+        self.taker: Taker | None = None
 
-    def release(self, ticket: str, worker: str, fence: int, *, back: bool = False) -> bool:
-        """False when the store could not be told."""
+    def release(self, ticket: str, worker: str, fence: int, *, back: bool = False) -> None:
+        """What the store can't be told now, the housekeeping makes up for."""
+        taking = self.taker.taking() if self.taker is not None and not back else None
+        outcome: Release | None = None
         try:
-            outcome = self.store.release(ticket, worker, fence, back=back)
+            outcome = self.store.release(ticket, worker, fence, back=back, taking=taking.told if taking else ())
         except StoreError as error:
             logger.error("limits: %s is not released yet: %s", ticket, error)
-            return False
+        finally:
+            if taking and self.taker is not None:
+                self.taker.arrive(taking, worker, outcome)
         if isinstance(outcome, Released):
             self.follow_up(outcome.after)
-        return True
 
     def follow_up(self, after: Aftermath) -> None:
         if not after.outbox or self.outbox is None:
@@ -144,11 +197,18 @@ class Holding:
     """
 
     def __init__(
-        self, request: Any, *, ledger: Ledger, releaser: Releaser, later: Callable[[Holding], Any], forked: bool
+        self,
+        request: Any,
+        *,
+        ledger: Ledger,
+        give_back: Callable[[Holding, bool], Any],
+        later: Callable[[Holding], Any],
+        forked: bool,
+        by_parent: bool,
     ) -> None:
         self.ticket, self.worker, self.fence, self._since = "", "", 0, 0.0
-        self._request, self._ledger, self._releaser, self._later = request, ledger, releaser, later
-        self._forked = forked
+        self._request, self._ledger, self._give_back, self._later = request, ledger, give_back, later
+        self._forked, self._by_parent = forked, by_parent
         self._accepting = self._over = False
         self._released = True
         self._pending: list[tuple[Callable[[], Any], bool]] = []
@@ -156,10 +216,10 @@ class Holding:
         for name in _HOOKS:
             setattr(request, name, getattr(self, name))
 
-    def hold(self, ticket: str, worker: str, fence: int) -> None:
-        """The request was admitted."""
+    def hold(self, ticket: str, worker: str, fence: int, delivery: int) -> None:
+        """The request was admitted, as this delivery of the worker's."""
         self.ticket, self.worker, self.fence = ticket, worker, fence
-        self._ledger.enter(ticket, fence)
+        self._ledger.enter(ticket, fence, delivery)
         self._since = time.monotonic()
         self._released = False
 
@@ -186,11 +246,15 @@ class Holding:
         if self._released:
             return
         self._released = True
-        told = self._releaser.release(self.ticket, self.worker, self.fence, back=back)
-        self._close(owed_back=back and not told)
+        self._give_back(self, back)
 
-    def _close(self, *, owed_back: bool = False) -> None:
-        self._ledger.close(self.ticket, owed_back=owed_back)
+    @property
+    def admission(self) -> tuple[str, str, int]:
+        return self.ticket, self.worker, self.fence
+
+    def closed(self, *, back: bool = False) -> None:
+        """It was released, or that could not be told; `back`: its message goes back."""
+        self._ledger.close(self.ticket, back=back)
         if meter() is not None:
             measure_hold(self._request.name, self._slots, self._since)
         if listening(self._request):
@@ -201,7 +265,7 @@ class Holding:
         self._over = True
         if released and not self._released:
             self._released = True
-            self._close()
+            self.closed()
         self.settle()
 
     def _end(self, action: Callable[[], Any], *, back: bool) -> None:
@@ -246,12 +310,14 @@ class Holding:
     def on_success(self, result: Any, *args: Any, **kwargs: Any) -> Any:
         """The pool has brought a result, so the body has come to its `task_postrun`; or there was no body to run.
 
+        Where the parent releases, the process has done so only if it found that the parent's event loop has ended: a
+        second release is stale, and does nothing.
         Celery skips a redelivered task whose success is stored already (`worker_deduplicate_successful_tasks`): its
         result comes without a runtime, or is a Reject if what follows on it could not be published, and nothing was
         released. Whether a rejected message goes back is seen when it is.
         """
         rejected = _was_rejected(result)
-        self.body_ended(released=not rejected and not _was_skipped(result))
+        self.body_ended(released=not self._by_parent and not rejected and not _was_skipped(result))
         if not rejected:
             self.release()
         return self._hidden["on_success"](result, *args, **kwargs)

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery.utils.log import get_logger
 from celery.worker.state import task_ready
@@ -24,6 +23,7 @@ from celery_limits.publish import MAPS
 from celery_limits.store import Store, StoreBroken, StoreError
 from celery_limits.store.outcomes import (
     QUIET,
+    Admission,
     Admitted,
     Corrupt,
     Discarded,
@@ -42,9 +42,12 @@ from celery_limits.wire import HEADER
 from .envelope import pack
 from .events import announce, listening
 from .exits import GONE_CHECK, Holding, Ledger, Releaser
+from .handoff import Expected, Taker
 from .lease import Lease
 from .measuring import measure_admission, measure_end
 from .plan import Plan, plan_of, queue_of, rank_of
+from .putoff import PutOffs
+from .turn import Turns
 
 __all__ = ["Gate", "NotNow"]
 
@@ -65,14 +68,6 @@ def _quiet(pool_cls: Any) -> type[NotNow]:
     from greenlet import GreenletExit  # noqa: PLC0415  (there only with a green pool)
 
     return type("NotNow", (NotNow, GreenletExit), {})
-
-
-class PutOff(NamedTuple):
-    """A delivery that waits for the store. `widened` is the prefetch count that was raised for it."""
-
-    request: Any
-    ticket: str
-    widened: Any
 
 
 class Gate:
@@ -97,19 +92,20 @@ class Gate:
         self._forked = worker.pool_cls.uses_semaphore
         self._not_now_error = _quiet(worker.pool_cls)
         self._deliveries = itertools.count(1)
-        self._waiting: deque[PutOff] = deque()
-        self._walking: set[str] = set()  # no longer put off, and not asked yet: they wait for a place of the pool
+        self.put_offs = PutOffs(worker)
         self._unsettled: set[Holding] = set()
+        self.expected = Expected(ledger, releaser)
         self._leaving = threading.local()
+        self.is_closed = False
+        self.turns = Turns(self, worker, store, releaser)
 
     def __call__(self, request: Any) -> Any:
         task = request.task
         if HEADER not in request.request_dict and getattr(task, "limits", None) is None and task.name not in MAPS:
             return self._hand_over(request)
         if self._forked:
-            if self._may_run(request):
-                return self._hand_over(request)
-            return self._free_place()
+            return self.turns.asks(request) or self._pass_on(request, self._may_run(request))
+        self.expected.last_come = request.id
         self._holding_of(request)
         hidden = request.on_accepted
 
@@ -125,6 +121,9 @@ class Gate:
         except NotNow:  # the solo pool runs the body right here
             return None
 
+    def _pass_on(self, request: Any, may_run: bool) -> Any:
+        return self._hand_over(request) if may_run else self._free_place()
+
     def view(self) -> dict[str, Any]:
         """What a person asks of a worker: who it is to the store, whether it may admit, how much it has."""
         lease = self._lease
@@ -132,15 +131,29 @@ class Gate:
             "worker": lease.worker,
             "lease_held": lease.held,
             "running": len(self._ledger),
-            "put_off": len(self._waiting),
+            "put_off": len(self.put_offs),
         }
 
     # -- asking ----------------------------------------------------------------------------------------------
 
     def _may_run(self, request: Any) -> bool:
         """True when every slot is held. Else the request has been dealt with: parked, refused, or put off."""
+        plan = self._plan(request)
+        if isinstance(plan, bool):
+            return plan
+        try:
+            outcome: Any = self.admit(self._store, request, plan)
+        except StoreError as error:
+            outcome = error
+        except BaseException:  # such as a green pool's time limit
+            self.ask_no_more(request)
+            raise
+        return self._answered(request, plan, outcome)
+
+    def _plan(self, request: Any) -> Plan | bool:
+        """What to ask the store; or, where it is not asked, whether the request may run."""
         if request.revoked():
-            self._ask_no_more(getattr(request, ASKED_FOR, ""))
+            self.ask_no_more(request)
             return False
         try:
             plan = plan_of(request, trust=self._trust)
@@ -149,15 +162,30 @@ class Gate:
         if plan is None:
             self._strip(request)
             return True
-        if not self._lease.held:
-            return self._put_off(request, plan)
-        try:
-            return self._ask(request, plan)
-        except StoreBroken as error:
-            return self._fail(request, error)
-        except StoreError as error:
-            self._lease.doubt(error)
-            return self._put_off(request, plan)
+        if (handed := self.expected.pop(plan.ticket)) is not None:
+            return self._admitted(request, plan, *handed)
+        setattr(request, ASKED_FOR, plan.ticket)
+        first = self._ledger.ask(plan.ticket, self._number_of(request))
+        if self._lease.held:  # a worker that goes looks into the ledger after it has given up its lease
+            return plan
+        if first:
+            self.ask_no_more(request)
+        return self._put_off(request)
+
+    def plan_all(self, requests: list[Any]) -> list[tuple[Any, Plan]]:
+        """Those of them that the store is to be asked about; the others have been dealt with."""
+        asked = []
+        for request in requests:
+            plan = self._plan(request)
+            if isinstance(plan, bool):
+                self._pass_on(request, plan)
+            else:
+                asked.append((request, plan))
+        return asked
+
+    def go_on(self, request: Any, plan: Plan, outcome: Any) -> None:
+        """The store has answered."""
+        self._pass_on(request, self._answered(request, plan, outcome))
 
     def _strip(self, request: Any) -> None:
         """What no task here declares does not limit it, and must not pass for an admission when its body ends."""
@@ -168,52 +196,75 @@ class Gate:
                 "it runs without", request.name, request.id,
             )  # fmt: skip
 
-    def _ask(self, request: Any, plan: Plan) -> bool:
+    def admit(self, store: Store, request: Any, plan: Plan) -> Admission:
+        """Asks. Until it is answered it stays in the ledger, and if that fails: it may hold its slots already."""
         ticket, worker = plan.ticket, self._lease.worker
-        self._walking.discard(ticket)
+        self.put_offs.asked(request)
         message, cut, queue, field = self._where_it_is(request, plan)
-        if ticket not in self._ledger:
-            self._ledger.enter(ticket)
-        try:
-            outcome = self._store.admit(
-                ticket,
-                plan.links,
-                worker,
-                delivery=f"{worker}/{self._number_of(request)}",
-                message=message,
-                cut=cut,
-                queue=queue,
-                field=field,
-                arrival=0 if plan.header.at or not self._trust else plan.header.fence,
-                new=self._trust and not plan.header.at and not plan.header.fence,
-                rank=rank_of(request, self._worker.app),
-                expires=microseconds(request.expires.timestamp()) if request.expires else None,
-                late=bool(request.task.acks_late),
-            )
-        except StoreError:
-            raise  # it is asked again, and stays in the ledger until then: it may hold its slots already
-        except BaseException:  # such as a green pool's time limit
-            self._ask_no_more(ticket)
-            raise
+        request.limits_asked_as = worker
+        return store.admit(
+            ticket,
+            plan.links,
+            worker,
+            delivery=f"{worker}/{self._number_of(request)}",
+            message=message,
+            cut=cut,
+            queue=queue,
+            field=field,
+            arrival=0 if plan.header.at or not self._trust else plan.header.fence,
+            new=self._trust and not plan.header.at and not plan.header.fence,
+            rank=rank_of(request, self._worker.app),
+            expires=microseconds(request.expires.timestamp()) if request.expires else None,
+            late=bool(request.task.acks_late),
+        )
+
+    def _answered(self, request: Any, plan: Plan, outcome: Any) -> bool:
+        if isinstance(outcome, StoreBroken):
+            self.ask_no_more(request)
+            return self._fail(request, outcome)
+        if isinstance(outcome, StoreError):
+            self._lease.doubt(outcome)
+            return self._put_off(request)
         after = getattr(outcome, "after", QUIET)
         for asked in after.refreshes:
             self._on_refresh(asked)
         if isinstance(outcome, Admitted):
-            self._hold(request, plan, worker, outcome.fence)
-            measure_admission(request, plan.links, outcome)
-            return True
-        if field and isinstance(outcome, (Parked, Duplicate)):
-            request.message.channel.was_acknowledged(field)
+            return self._admitted(request, plan, request.limits_asked_as, outcome)
+        if self._is_ours(request) and isinstance(outcome, (Parked, Duplicate)):
+            request.message.channel.acks.was_done(request.message.delivery_tag)
         self._releaser.follow_up(after)
-        self._ledger.refused(ticket)
+        self.ask_no_more(request, back=True)
         return self._not_now(request, plan, outcome)
+
+    def _admitted(self, request: Any, plan: Plan, worker: str, outcome: Admitted) -> bool:
+        field = request.message.delivery_tag
+        if str(field)[:1] == "g" and self._is_ours(request):
+            request.message.channel.acks.was_admitted(field)
+        self._hold(request, plan, worker, outcome.fence)
+        measure_admission(request, plan.links, outcome)
+        return True
+
+    def take_over_on(self, consumer: Any) -> None:
+        """The worker consumes from the Redis of its limits: what a release lets go may come with the answer."""
+        if self._forked:
+            self.turns.watch(consumer.pool._pool)
+            consumer.task_consumer.channel.has_place = lambda: self._worker.semaphore.value > 0
+        elif Taker.fits(consumer):
+            self._releaser.taker = Taker(self.expected, consumer)
+
+    def is_on(self, channel: Any) -> bool:
+        """Whether this is a channel of our own transport, and what it fetches is under this worker's lease."""
+        return getattr(channel, "member", None) is self._lease
+
+    def _is_ours(self, request: Any) -> bool:
+        """Whether it came that way and has a number, which a broadcast has not."""
+        return self.is_on(request.message.channel) and "." in request.message.delivery_tag
 
     def _where_it_is(self, request: Any, plan: Plan) -> tuple[bytes, int | None, str, str]:
         """Message and cut to park it with; or its queue and the number under which our transport keeps it there."""
-        channel, queue = request.message.channel, queue_of(request)
-        field = request.message.delivery_tag
-        if getattr(channel, "member", None) is self._lease and "." in field:  # else it is a broadcast
-            return b"", RAW if plan.as_sent else None, queue, field
+        queue = queue_of(request)
+        if self._is_ours(request):
+            return b"", RAW if plan.as_sent else None, queue, request.message.delivery_tag
         return *pack(request.message, queue, plan.header), "", ""
 
     def _number_of(self, request: Any) -> int:
@@ -228,7 +279,7 @@ class Gate:
         carried = request.request_dict.get(HEADER) or plan.header.dump()
         request.request_dict[HEADER] = {**carried, "ticket": plan.ticket, "fence": fence}
         request.request_dict[WORKER_HEADER] = worker
-        self._holding_of(request).hold(plan.ticket, worker, fence)
+        self._holding_of(request).hold(plan.ticket, worker, fence, self._number_of(request))
         if plan.header.at and listening(request):  # it comes from the store, which has walked it
             announce(request, "resumed", ticket=plan.ticket, keys=[link.key for link in plan.links])
 
@@ -236,11 +287,20 @@ class Gate:
         """Made once per request, and before the pool has it: see `Holding`."""
         holding: Holding | None = getattr(request, "holding", None)
         if holding is None:
-            later = self._settle_later
             holding = request.holding = Holding(
-                request, ledger=self._ledger, releaser=self._releaser, later=later, forked=self._forked
+                request,
+                ledger=self._ledger,
+                give_back=self._give_back,
+                later=self._settle_later,
+                forked=self._forked,
+                by_parent=self.turns.watching,
             )
         return holding
+
+    def _give_back(self, holding: Holding, back: bool) -> None:
+        if not self.turns.ends(holding, back=back):
+            self._releaser.release(*holding.admission, back=back)
+            holding.closed(back=back)
 
     def _settle_later(self, holding: Holding) -> None:
         """The timer may forget: Celery before 5.7 clears it when the broker's connection is lost."""
@@ -253,7 +313,18 @@ class Gate:
 
     def reconnected(self) -> None:
         """The worker has a new connection to its broker."""
-        self._drop_put_off()
+        for request in self.put_offs.drop():
+            self.ask_no_more(request, back=True)
+        self.settle_all()
+
+    def close(self) -> None:
+        """The pool has stopped. Whatever the event loop still has to do when it closes must not hand anything to it."""
+        self.is_closed = True
+        self.put_offs.close()
+        self.settle_all()
+
+    def settle_all(self) -> None:
+        """Those that wait for a process to be gone."""
         for holding in tuple(self._unsettled):
             self._settle(holding)
 
@@ -280,7 +351,7 @@ class Gate:
             return self._fail(request, StoreBroken(f"{request.name}[{request.id}]: {outcome.why}; run the audit"))
         else:
             assert isinstance(outcome, (Lost, Full)), outcome
-            return self._put_off(request, plan)
+            return self._put_off(request)
         return False
 
     def _fail(self, request: Any, error: LimitError) -> bool:
@@ -293,50 +364,16 @@ class Gate:
         request.reject(requeue=False)
         return False
 
-    def _put_off(self, request: Any, plan: Plan) -> bool:
+    def _put_off(self, request: Any) -> bool:
         """Keeps the delivery until the store answers, without taking up the prefetch place of another task."""
-        setattr(request, ASKED_FOR, plan.ticket)
-        self._worker.consumer.call_soon(self._keep, request, plan.ticket)
+        self.put_offs.add(request)
         return False
 
-    def _keep(self, request: Any, ticket: str) -> None:
-        """In the consumer's own thread, since that is the only one which may change the prefetch count."""
-        qos = self._worker.consumer.qos
-        before = qos.value
-        grown = qos.increment_eventually() > before
-        self._waiting.append(PutOff(request, ticket, qos if grown else None))
-
-    def _drop_put_off(self) -> None:
-        """The connection that delivered them is gone, so the broker delivers them again.
-
-        With it the worker forgot who waits for a place of the pool; in pools that queue by themselves they go on.
-        """
-        dropped = {put_off.ticket for put_off in self._waiting}
-        self._waiting.clear()
-        if self._forked:
-            dropped |= self._walking
-            self._walking.clear()
-        for ticket in dropped:
-            self._ask_no_more(ticket, owed_back=True)
-
-    def _ask_no_more(self, ticket: str, *, owed_back: bool = False) -> None:
+    def ask_no_more(self, request: Any, *, back: bool = False) -> None:
         """The store may have admitted it, though its answer was lost: the housekeeping makes up for that."""
-        self._walking.discard(ticket)
-        if self._ledger.is_pending(ticket):
-            self._ledger.close(ticket, owed_back=owed_back)
-
-    def come_back(self) -> None:
-        """The store answers: whoever was put off is walked now. Called from any thread, and often."""
-        if self._waiting:
-            self._worker.consumer.call_soon(self._walk_waiting)
-
-    def _walk_waiting(self) -> None:
-        for _ in range(len(self._waiting)):
-            put_off = self._waiting.popleft()
-            if put_off.widened is not None:
-                put_off.widened.decrement_eventually()
-            self._walking.add(put_off.ticket)
-            self._worker.process_task(put_off.request)
+        self.put_offs.asked(request)
+        if ticket := getattr(request, ASKED_FOR, ""):
+            self._ledger.ask_no_more(ticket, self._number_of(request), back=back)
 
     def _free_place(self) -> None:
         """Gives the pool place back. That may call the gate for the next request: only the outermost call loops."""

@@ -58,13 +58,14 @@ class Lease:
         self._seconds = store.policy.lease
         self._good_until = 0.0
         self._reachable = True
+        self._admits = True
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._keeper: Keeper | None = None
         self._joined = ""  # under this name the keeper renews; none while the lease is to be taken
         self._was_here = False
         self.worker = self._new_name()
-        self.debts = Debts()
+        self.debts = Debts(lambda: self.worker)
 
     def _new_name(self) -> str:
         return f"{self._name}/{secrets.token_hex(3)}"
@@ -72,7 +73,11 @@ class Lease:
     @property
     def held(self) -> bool:
         """Whether the store still counts this worker as alive, and answers, as far as this side can know."""
-        return self._reachable and time.monotonic() < self._good_until
+        return self._admits and self._reachable and time.monotonic() < self._good_until
+
+    def admit_no_more(self) -> None:
+        """It is about to be left. Whoever is not in the ledger by now does not ask; see `Gate._ask`."""
+        self._admits = False
 
     def doubt(self, error: StoreError) -> None:
         """Somebody else could not reach the store. Nobody need try before this thread has reached it again."""

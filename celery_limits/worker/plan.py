@@ -58,10 +58,13 @@ def _own_header(request: Any, raw: object) -> Header:
 
 def _plan(request: Any, header: Header, links: tuple[Link, ...]) -> Plan:
     """Position, held keys and fence in the header are for people: what a ticket holds is in the store."""
+    queue = queue_of(request)
+    if "\t" in queue or "\n" in queue:
+        raise CorruptChain(f"limits can't be kept for the queue {shorten(queue)}: its name has a tab or a newline")
     as_sent = links is header.links or links == header.links
     if not as_sent:
         header = Header.fresh(header.ticket, links)
-    return Plan(ticket_in(header.ticket, queue_of(request)), header, links, as_sent)
+    return Plan(ticket_in(header.ticket, queue), header, links, as_sent)
 
 
 def queue_of(request: Any) -> str:

@@ -1,8 +1,8 @@
 """What limits need of Celery's prefork pool and the pool does not do by itself; nobody else knows its insides.
 
-When the broker's connection is lost, the pool drops every job that no process has accepted, and tells nobody. Those
-that were written to a process run all the same: they are kept, so that their end is seen. Those that were not hold
-slots for nothing, while their message comes again: they give them back.
+When the broker's connection is lost, the pool drops every job that no process has accepted (before Celery 5.6: every
+job), and tells nobody. Those that were written to a process run all the same: they are kept, so that their end is seen.
+Those that were not hold slots for nothing, while their message comes again: they give them back.
 
 When a process dies, the pool hears of it a moment before it can be waited for, finds it alive, and looks again after
 five seconds. Until then its slots would be held for nothing: here it looks again at once. And where the connection to
@@ -22,7 +22,7 @@ from celery.concurrency.asynpool import AsynPool
 
 from .exits import Holding
 
-__all__ = ["has_process", "install", "kill_holders"]
+__all__ = ["has_process", "install", "kill_holders", "write_now"]
 
 _MARK = "__celery_limits__"
 
@@ -46,7 +46,7 @@ def _giving_back(flush: Callable[[Any], None]) -> Callable[[Any], None]:
     `outbound_buffer` (what no process was sent) and `_cache` (jobs by number)."""
 
     def flush_and_give_back(pool: Any) -> None:
-        sent = {job._job: job for job in pool._cache.values() if not job._accepted and has_process(pool, job)}
+        sent = {job._job: job for job in pool._cache.values() if not job.ready() and has_process(pool, job)}
         held = [(job, holding) for job in pool._cache.values() if (holding := _waits_in(job)) is not None]
         flush(pool)
         for number, job in sent.items():
@@ -86,6 +86,17 @@ def _watching_anew(track: Callable[..., None]) -> Callable[..., None]:
         track(pool, process, hub)
 
     return watch_anew
+
+
+def write_now(pool: Any, hub: Any, process: int) -> None:
+    """What was handed to the pool goes to the process that has just reported a result, unless that may be its last;
+    else it waits until the event loop has seen to everything else and turned once more. Relies on
+    `Hub.consolidate_callback` being what writes from `outbound_buffer` to the processes of `_all_inqueues` that it is
+    given, but for `_active_writes`, and on `_busy_workers`."""
+    if not pool.outbound_buffer or pool._maxtasksperchild or pool._max_memory_per_child:
+        return
+    if process in pool._all_inqueues and process not in pool._active_writes | pool._busy_workers:
+        hub.consolidate_callback([process])
 
 
 def kill_holders(pool: Any) -> None:

@@ -37,7 +37,7 @@ from .lease import Lease
 from .outbox import Outbox
 from .refresh import hand_to_pool
 
-__all__ = ["LimitsStep", "QueueMarks", "put_before_pool"]
+__all__ = ["LimitsStep", "QueueMarks", "SettleStep", "put_before_pool"]
 
 logger = get_logger(__name__)
 
@@ -73,6 +73,7 @@ class LimitsStep(bootsteps.StartStopStep):
         self.limits = Limits(worker.app)
         self.limits.reload()
         self.lease: Lease | None = None
+        self.ledger = Ledger()
         try:
             self.limits.check()
             self.active = self.limits.in_use
@@ -84,12 +85,16 @@ class LimitsStep(bootsteps.StartStopStep):
             raise SystemExit(f"limits: {error}") from None
 
     def _install(self, worker: Any) -> None:
-        limits, ledger = self.limits, Ledger()
+        limits, ledger = self.limits, self.ledger
         store, releaser = limits.store, limits.releaser
         seconds = limits.settings.refresh_timeout
 
         def refresh(asked: Refresh) -> None:
-            worker.consumer.call_soon(hand_to_pool, worker.consumer, lease.worker, asked, seconds)
+            worker.consumer.call_soon(refresh_now, asked)
+
+        def refresh_now(asked: Refresh) -> None:
+            if not gate.is_closed:  # else it is asked of another when this worker has left
+                hand_to_pool(worker.consumer, lease.worker, asked, seconds)
 
         lease = self.lease = Lease(
             worker.hostname,
@@ -97,7 +102,7 @@ class LimitsStep(bootsteps.StartStopStep):
             ledger,
             Releaser(store, Outbox(limits.app, store)),  # its own: a pool child is forked while its thread works
             on_refresh=refresh,
-            on_back=lambda: gate.come_back(),  # noqa: PLW0108  (made below)
+            on_back=lambda: gate.put_offs.come_back(),  # noqa: PLW0108  (made below)
             on_losing=partial(_end_bodies, worker, limits, set()),
         )
         if limits.on_broker:
@@ -132,24 +137,47 @@ class LimitsStep(bootsteps.StartStopStep):
 
     def terminate(self, worker: Any) -> None:
         """Bodies in threads run on until the process ends, whatever it is told: so long it keeps the lease, and they
-        their slots. Those in processes are gone by now."""
-        if worker.pool_cls.uses_semaphore or not any(map(_is_held, tuple(active_requests))):
+        their slots, those too that are being asked for. Processes are gone by now."""
+        if self.lease is not None:
+            self.lease.admit_no_more()
+        if worker.pool_cls.uses_semaphore or not len(self.ledger):
             self.stop(worker)
         else:
-            atexit.register(self.stop, worker)  # which is run when the threads of the pool have ended
+            atexit.register(self._stop_at_exit, worker)  # which is run when the threads of the pool have ended
+
+    def _stop_at_exit(self, worker: Any) -> None:
+        """Python does not wait for a thread if it was interrupted while it waited for it, as by a third SIGQUIT. What
+        that one runs ends with the process, and the lease lapses when that is gone."""
+        if not len(self.ledger):
+            self.stop(worker)
 
 
-def _is_held(request: Any) -> bool:
-    holding = getattr(request, "holding", None)
-    return holding is not None and holding.held
+class SettleStep(bootsteps.StartStopStep):
+    """Stops after the pool, when no process of it is left, and before the event loop. Acknowledgements that wait for a
+    process to be gone (a hard time limit has ended it) wait for a timer that does not ring any more by then. And what
+    the loop still does as it closes, acknowledging among it, must not fail for want of a pool."""
+
+    requires = (Hub, LimitsStep)
+    name = "limits-settle"
+
+    def include_if(self, worker: Any) -> bool:
+        return hasattr(worker, "limits_gate")
+
+    def start(self, worker: Any) -> None:
+        """There is nothing to settle yet."""
+
+    def stop(self, worker: Any) -> None:
+        worker.limits_gate.close()
+
+    terminate = stop
 
 
 def put_before_pool() -> None:
-    """Makes every worker's pool start after and stop before our step; and its event loop too, which, when it closes,
+    """Makes every worker's pool start after and stop before our steps; and its event loop too, which, when it closes,
     acknowledges what a pool of threads has ended since it stopped."""
-    for step in (Hub, Pool):
-        if LimitsStep not in step.requires:
-            step.requires = (*step.requires, LimitsStep)
+    for step, ours in ((Hub, LimitsStep), (Pool, LimitsStep), (Pool, SettleStep)):
+        if ours not in step.requires:
+            step.requires = (*step.requires, ours)
 
 
 def _keep_limited(worker: Any, hand_over: Any, request: Any) -> Any:
@@ -170,7 +198,7 @@ def _keep_limited(worker: Any, hand_over: Any, request: Any) -> Any:
 
 def _end_bodies(worker: Any, limits: Limits, named: set[str]) -> None:
     """The lease is about to lapse, and others will be given what this worker holds. Called until it is renewed."""
-    holders = [request for request in tuple(active_requests) if getattr(request, "holding", None)]
+    holders = [request for request in _all_of(active_requests) if getattr(request, "holding", None)]
     terminate = limits.settings.on_lost_lease == "terminate" and worker.pool_cls.uses_semaphore
     news = [name for request in holders if (name := f"{request.name}[{request.id}]") not in named]
     named.update(news)
@@ -229,26 +257,41 @@ class QueueMarks(bootsteps.StartStopStep):
         consumer.task_consumer.channel.still_running = partial(running_deliveries, consumer)
         if consumer.controller.pool_cls.uses_semaphore:
             prefork.install()
+        if gate is not None and gate.is_on(consumer.task_consumer.channel):
+            gate.take_over_on(consumer)
         acknowledgements_of(consumer).catch_up()
         return None
 
     def stop(self, consumer: Any) -> None:
         """The loop has ended. When all ends with it, the channel is closed next, and gives back what is open."""
+        if (gate := getattr(consumer.controller, "limits_gate", None)) is not None:
+            gate.turns.pause()
         acknowledgements_of(consumer).catch_up()
 
 
 def running_deliveries(consumer: Any) -> set[str]:
     """What goes on although the connection that brought it is gone. It stays this worker's, and is acknowledged when it
     ends; a worker that stops keeps nothing."""
-    if state.should_stop not in (None, False) or state.should_terminate not in (None, False):
+    if state.should_stop or state.should_terminate:  # but with the exit code 0 it lets what runs come to its end
         return set()
-    going_on = [request for request in tuple(active_requests) if not _is_cancelled(consumer, request)]
-    handed = [request for request in tuple(reserved_requests) if getattr(request, "_apply_result", None) is not None]
+    active = _all_of(active_requests)
+    going_on = [request for request in active if not _is_cancelled(consumer, request)]
+    handed = [r for r in _all_of(reserved_requests) - active if getattr(r, "_apply_result", None) is not None]
     if consumer.controller.pool_cls.uses_semaphore:
         # A process may have begun with it, though the parent has not read that; any other pool runs all that it has.
-        handed = [request for request in handed if prefork.has_process(consumer.pool._pool, request._apply_result)]
+        # What the request knows of the pool's job is a weak reference to it.
+        handed = [request for request in handed if prefork.has_process(consumer.pool._pool, request._apply_result())]
     tags = {request.message.delivery_tag for request in (*going_on, *handed)}
     return tags | acknowledgements_of(consumer).tags
+
+
+def _all_of(requests: Any) -> set[Any]:
+    """Celery's sets of requests are changed by the threads of the pool; who iterates over one meanwhile is told so."""
+    while True:
+        try:
+            return {*requests}
+        except RuntimeError:
+            continue
 
 
 def _is_cancelled(consumer: Any, request: Any) -> bool:

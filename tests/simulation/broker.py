@@ -25,6 +25,8 @@ class Delivery:
     arrival: int = 0
     new: bool = False
     """It never came out of the store."""
+    back: bool = False
+    """Its body has asked that it goes back."""
 
 
 class Copy(NamedTuple):

@@ -6,10 +6,12 @@ on the queue's bell when there is nothing. What it could not tell the store it o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from celery_limits.store.outcomes import Handed, Release, Released
+from celery_limits.transport.acks import Acks
 from celery_limits.transport.courier import number_of
 from tests.store.actors import SECOND
 from tests.store.model import Worker
@@ -21,7 +23,7 @@ from .schedule import Call, Idle, Steps, Unreachable
 if TYPE_CHECKING:
     from .worker import VirtualWorker
 
-__all__ = ["Consumer"]
+__all__ = ["Consumer", "Ride"]
 
 WATCH = 10 * SECOND
 LOOK = SECOND // 2
@@ -41,14 +43,16 @@ class Consumer:
         self.story, self.referee = worker.story, worker.referee
         self.deliveries: dict[str, Delivery] = {}
         """What the channel has delivered and is not acknowledged."""
-        self.acks: list[str] = []
+        self.acks = Acks()
         self.rung = True
         """There may be something to fetch."""
         self.broken = False
         """Its connection is gone, and it does not know yet."""
         self.thread = worker.schedule.start(self._consume(), worker.process)
-        self._acking: list[str] = []
+        self._telling: list[str] = []
+        """Acknowledgements that are under way by themselves or with a release."""
         self._marks = 1
+        self._rides = 0
         self._turn = False
         self._fetched_as = ""
         self._sift_until = 0
@@ -62,6 +66,11 @@ class Consumer:
     @property
     def _mark(self) -> str:
         return f"{self.worker.name}-{self._marks}"
+
+    @property
+    def _listens(self) -> bool:
+        """One that has no place leaves what comes to those who have, and looks when it has one, or once in a while."""
+        return self._room() > 0 and bool(self.worker.good_until) and self.worker.has_place
 
     def _room(self) -> int:
         waiting_for_their_time = sum(d.message.eta is not None for d in self.deliveries.values())
@@ -81,7 +90,7 @@ class Consumer:
                 yield from self.flush()
             except Unreachable:
                 yield from self._reconnect()
-            asleep = self._room() > 0 and bool(worker.good_until)
+            asleep = self._listens
             if asleep:
                 story.sleeping(self)
             before = worker.schedule.now
@@ -98,36 +107,50 @@ class Consumer:
         if self._fetched_as and self._fetched_as != life.name:  # others have what was fetched in a life that is over
             self._cut_off()
         yield from self.pay()
-        self._acking += self.acks
-        self.acks = []
         self._turn = not self._turn
         flags = ("r" if self._turn else "") + ("s" if worker.local_time < self._sift_until else "")
-        room, acked, mark = self._room(), tuple(self._acking), self._mark
+        flags += "" if worker.has_place else "b"
+        room, acked, mark = self._room(), tuple(self.acks.take_for_fetch()), self._mark
         fetch = partial(self.referee.deliver_all, life, room, flags, acked, mark)
         try:
             fetched = yield Call(f"fetch({life.name}, {room} {flags} {','.join(acked)})", fetch, attempts=1)
         except Unreachable:
-            self._lose_sight(life)
+            self.lose_sight(life, mark)
+            self._marks += 1
             raise
-        self._acking = []
+        self.acks.fetch_answered()
         if fetched is None:
             if self._fetched_as:
                 self._cut_off()
             return 0
         self._fetched_as = life.name
         for one in fetched:
-            self._arrives(one)
+            if (delivery := self._arrives(one)) is not None:
+                worker.receive(delivery)
         return len(fetched)
 
-    def _arrives(self, one: Fetched) -> None:
+    def _arrives(self, one: Fetched) -> Delivery | None:
+        """None where nobody consumes any more: it is given back."""
         worker = self.worker
         message = self.referee.world.messages[ticket_in(one.text)]
-        delivery = Delivery(message, worker.broker.number(), one.field, arrival_in(one.text))
         if worker.leaving:
-            return self._give_back([one.field])
+            self._give_back([one.field])
+            return None
+        delivery = Delivery(message, worker.broker.number(), one.field, arrival_in(one.text))
         self.deliveries[one.field] = delivery
-        worker.receive(delivery)
-        return None
+        worker.in_hand[delivery] = None
+        return delivery
+
+    # -- along with a release -------------------------------------------------------------------------------
+
+    def taking(self) -> str:
+        """The mark, used once, for whoever a release hands over; '' where there is no room for it."""
+        self._rides += 1
+        return f"{self.worker.name}-r{self._rides}" if self._room() > 0 else ""
+
+    def take_over(self, life: Worker, handed: Handed) -> Delivery | None:
+        self._fetched_as = life.name
+        return self._arrives(Fetched(handed.delivery[0].decode(), handed.delivery[2]))
 
     # -- done with, or not ----------------------------------------------------------------------------------
 
@@ -137,35 +160,58 @@ class Consumer:
         self._sift_until = self.worker.local_time + SIFTING
         self.wake()
 
-    def acknowledge(self, delivery: Delivery) -> None:
+    def will_acknowledge(self, delivery: Delivery) -> None:
+        """With the next release, or whatever else is told."""
         self.deliveries.pop(delivery.field, None)
-        self.acks.append(delivery.field)
+        self.acks.add([delivery.field])
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        self.will_acknowledge(delivery)
         self.wake()
 
     def flush(self) -> Steps:
-        if self.acks:
-            life, fields = self.worker.life, tuple(self.acks)
-            yield Call(f"acknowledge({life.name}, {','.join(fields)})", lambda: self.referee.done_with(life, fields))
-            self.acks = [field for field in self.acks if field not in fields]
+        if fields := self.acks.take():
+            self._telling += fields
+            try:
+                yield from self._acknowledge(self.worker.life, tuple(self.acks.as_told(fields)))
+            except Unreachable:
+                self.acks.add(fields)
+                raise
+            finally:
+                self.told(fields)
+            self.acks.were_told(fields)
+
+    def tell(self) -> list[str]:
+        """What is due, for whoever takes it along."""
+        fields = self.acks.take()
+        self._telling += fields
+        return fields
+
+    def told(self, fields: Iterable[str]) -> None:
+        """Or not: it is no longer under way."""
+        self._telling = [field for field in self._telling if field not in fields]
+
+    def _acknowledge(self, life: Worker, told: tuple[str, ...]) -> Steps:
+        yield Call(f"acknowledge({life.name}, {','.join(told)})", lambda: self.referee.done_with(life, told))
 
     def put_back(self, delivery: Delivery) -> Steps:
         """To the end of its queue: rejected."""
         self.deliveries.pop(delivery.field, None)
-        self._owe(self.worker.life)
+        self._owes(self.worker.life)
         self._owed_back[delivery.field] = "end"
         yield from self.try_to_pay()
 
-    def _give_back(self, fields: Iterable[str]) -> None:
-        self._owe(self.worker.life)
+    def _give_back(self, fields: Sequence[str]) -> None:
+        self.acks.were_told(fields)
+        self._owes(self.worker.life)
         self._owed_back.update(dict.fromkeys(fields, "front"))
 
     def _reconnect(self) -> Steps:
         """The connection is gone: what runs goes on, what was only buffered goes back."""
         self.worker.say("has lost its connection")
         self.drop_buffered()
-        self._owe(self.worker.life)
-        self._owed_acks.update(self._acking, self.acks)
-        self._acking, self.acks = [], []
+        self._owes(self.worker.life)
+        self._owe_acks()
         yield from self.try_to_pay()
 
     def drop_buffered(self) -> None:
@@ -180,17 +226,27 @@ class Consumer:
 
     # -- debts ----------------------------------------------------------------------------------------------
 
-    def _lose_sight(self, life: Worker) -> None:
-        self._owe(life)
-        known = frozenset({*self.deliveries, *self.acks, *self._acking})
-        self._unsure[self._mark] = _Unsure(known, self.worker.local_time + WATCH)
-        self._marks += 1
+    def lose_sight(self, life: Worker, mark: str) -> None:
+        if not self._owes(life):
+            return
+        known = frozenset({*self.deliveries, *self.acks.known, *self._telling})
+        self._unsure[mark] = _Unsure(known, self.worker.local_time + WATCH)
         self._next_look = 0
 
-    def _owe(self, life: Worker) -> None:
+    def _owe_acks(self) -> None:
+        self.acks.fetch_gone()
+        fields = self.acks.take()
+        self._owed_acks.update(self.acks.as_told(fields))
+        self.acks.were_told(fields)
+
+    def _owes(self, life: Worker) -> bool:
+        """Whether that is a debt of the present life."""
+        if life is not self.worker.life:
+            return False
         if life.name != self._owed_as:
             self._void()
         self._owed_as = life.name
+        return True
 
     def _void(self) -> None:
         self._owed_acks.clear()
@@ -216,7 +272,7 @@ class Consumer:
             return self._void()
         if self._owed_acks:
             acks = tuple(sorted(self._owed_acks))
-            yield Call(f"acknowledge({life.name}, {','.join(acks)})", lambda: self.referee.done_with(life, acks))
+            yield from self._acknowledge(life, acks)
             self._owed_acks.difference_update(acks)
         yield from self._look(life)
         for where in ("front", "end"):
@@ -255,7 +311,27 @@ class Consumer:
 
     def close(self) -> Steps:
         """What is done is said, if that can be; what is not goes back when the worker leaves the store."""
-        self._owe(self.worker.life)
-        self._owed_acks.update(self._acking, self.acks)
-        self._acking, self.acks = [], []
+        self._owes(self.worker.life)
+        self._owe_acks()
         yield from self.try_to_pay()
+
+
+class Ride:
+    """What goes along with a release: the acknowledgements that are due, and the wish for the next message."""
+
+    def __init__(self, consumer: Consumer, *, wanted: bool, acks: bool) -> None:
+        self._consumer = consumer
+        self._fields = consumer.tell() if acks else []
+        self.acked = tuple(consumer.acks.as_told(self._fields))
+        self.mark = consumer.taking() if wanted else ""
+
+    def arrives(self, life: Worker, told: Release | None) -> None:
+        """Or does not: then nothing of it has happened; or all of it has, and the answer was lost."""
+        consumer = self._consumer
+        consumer.told(self._fields)
+        if isinstance(told, Released):
+            return consumer.acks.were_told(self._fields)
+        consumer.acks.add(self._fields)
+        if self.mark:
+            consumer.lose_sight(life, self.mark)
+        return consumer.wake()

@@ -35,6 +35,7 @@ class Faults:
         self.skewed = self.dice.random() < 0.3
         self.person = Process("a person")
         self.stopped = False
+        self._ambushes = 0
         self._threads: list[Thread] = []
         self.struck: Counter[str] = Counter()
 
@@ -68,6 +69,7 @@ class Faults:
                 self.cut_off,
                 self.outage,
             ),
+            *(self.ambush, self.ambush),
             *(self.leave, self.deliver_again, self.broker_restart, self.leap, self.reconnect),
             *(self.cancel, self.cancel, self.resize, self.resize, self.pause),
         ]
@@ -124,6 +126,20 @@ class Faults:
     def _replace(self) -> None:
         if not self.story.closing and sum(w.process.alive for w in self.story.workers) < MOST_WORKERS:
             self.story.hire()
+
+    def ambush(self) -> None:
+        """The next worker that is handed something dies of it: before it hears, as it begins, or a little later."""
+        self._ambushes += 1
+
+    def was_handed(self, life: str) -> None:
+        found = [w for w in self.story.workers if w.life.name == life and w.process.alive]
+        if self._ambushes and not self.stopped and found:
+            self._ambushes -= 1
+            self.story.schedule.after(self.dice.choice((0.0, 0.002, 0.005, 0.3)), self._die_of_it, found[0])
+
+    def _die_of_it(self, worker: VirtualWorker) -> None:
+        if worker.process.alive and not self.stopped:
+            self.crash(worker)
 
     def crash_all(self) -> None:
         for worker in [w for w in self.story.workers if w.process.alive]:

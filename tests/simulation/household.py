@@ -16,7 +16,7 @@ from tests.store.model import POLICY, Worker
 from .schedule import Call, Idle, Process, Sleep, Steps, Unreachable
 
 if TYPE_CHECKING:
-    from .consumer import Consumer
+    from .consumer import Consumer, Ride
     from .story import Story
 
 __all__ = ["Habits", "Household"]
@@ -42,6 +42,8 @@ class Habits:
     """It asks without the message first."""
     rate: float = 1.0
     """How fast its clock runs."""
+    batch: int = 100
+    """How much it works off in one sweep: what a dead worker had is recovered in several where there is more."""
 
 
 class Household:
@@ -136,7 +138,7 @@ class Household:
     def _sweep(self) -> Steps:
         life = self.life
         while True:
-            swept = yield Call(f"sweep({life.name})", lambda: self.referee.sweep(life, 100))
+            swept = yield Call(f"sweep({life.name})", lambda: self.referee.sweep(life, self.habits.batch))
             self._refresh_all(swept.after.refreshes, life)
             yield from self._follow_up(swept.after)
             if not swept.after.more:
@@ -163,12 +165,14 @@ class Household:
 
     # -- slots, and whoever gets them next --------------------------------------------------------------------
 
-    def _release(self, ticket: str, life: Worker, fence: int, *, back: bool = False) -> Steps:
+    def _release(self, ticket: str, life: Worker, fence: int, *, back: bool = False, ride: Ride | None = None) -> Steps:
         """None when the store could not be told: the next beat makes up for it."""
         message = self.referee.world.messages[ticket]
-        what = f"release({ticket}, {life.name}, {fence}{', back' if back else ''})"
+        acked, mark = (ride.acked, ride.mark) if ride else ((), "")
+        what = f"release({ticket}, {life.name}, {fence}{', back' if back else ''} {','.join(acked)} {mark})"
+        release = partial(self.referee.give_up, message, life, fence, back=back, acked=acked, mark=mark)
         try:
-            outcome = yield Call(what, lambda: self.referee.give_up(message, life, fence, back=back))
+            outcome = yield Call(what, release)
         except Unreachable:
             return None
         if isinstance(outcome, Released):

@@ -7,19 +7,20 @@ answer late or never.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from celery_limits.store.outcomes import Admission, Admitted, Aftermath, Beat, Release, Released, Stale, Swept
+from celery_limits.store.outcomes import Admission, Admitted, Aftermath, Beat, Claimed, Release, Released, Swept
 from celery_limits.transport.courier import number_of
-from tests.store.model import Message, Request, Worker, World
+from tests.store.model import Errand, Message, Request, Worker, World
 from tests.store.model_checks import RECOVERING, Op, no_room_beside_a_waiter
-from tests.store.model_play import Play
+from tests.store.model_play import LEASE, Play
 from tests.store.model_view import View
 from tests.store.post import Fetched, ticket_in
 
 from .broker import Delivery
-from .trip import CALL, SeenReader, Stage
+from .trip import BELL, CALL, SeenReader, Stage
 
 __all__ = ["Referee"]
 
@@ -45,6 +46,7 @@ class Referee(Play):
         self.put: set[int] = set()
         self.released: set[tuple[str, str, int]] = set()
         self.on_dead: Callable[[str], None] = lambda _: None
+        self.on_handed: Callable[[str], None] = lambda _: None
 
     def after(self, verb: str, after: Aftermath | None = None, **about: Any) -> None:
         """Where nothing has changed, only what time alone can break is looked at."""
@@ -67,9 +69,9 @@ class Referee(Play):
 
     def _given_back(self, before: View, post: View) -> None:
         """What a worker had not acknowledged when it was taken for dead, or had left, may have run."""
-        for worker in before.unacked.keys() - post.unacked.keys():
-            for one in before.unacked[worker].values():
-                self.world.messages[ticket_in(one.text)].excused = True
+        for worker, held in before.unacked.items():
+            for field in held.keys() - post.unacked.get(worker, {}).keys():
+                self.world.messages[ticket_in(held[field].text)].excused = True
 
     def publish(self, message: Message) -> None:
         if message.arrivals:  # its answer was lost: there are two copies now
@@ -98,30 +100,60 @@ class Referee(Play):
             message.fate = fate  # it ends when the worker, which may yet die, has told so
         return outcome
 
-    def give_up(self, message: Message, worker: Worker, fence: int, *, back: bool) -> Release:
+    def give_up(
+        self, message: Message, worker: Worker, fence: int, *, back: bool, acked: Sequence[str], mark: str
+    ) -> Release:
         """A release, be it the first, a repeated one, or one that comes too late."""
         admission = (message.ticket, worker.name, fence)
-        body = next((b for b in self.world.bodies if b.admission == admission), None)
-        runs = body is not None and self.runs(body)
-        outcome = self.store.release(*admission, back=back)
-        assert isinstance(outcome, Released if runs else Stale), f"{outcome} for {admission}, which runs: {runs}"
-        if body is not None:
-            self.world.bodies.remove(body)
-            self.world.ghosts.append(admission)
-        if isinstance(outcome, Released):
-            assert admission not in self.released, f"{admission} is released twice"
-            self.released.add(admission)
-            self.after("release", outcome.after, ticket=message.ticket, worker=worker.name)
-        else:
-            message.excused = True
-            self.unchanged(outcome)
+
+        def done(outcome: Release) -> None:
+            if isinstance(outcome, Released):
+                assert admission not in self.released, f"{admission} is released twice"
+                self.released.add(admission)
+                self._dropped(worker, acked)
+            else:
+                message.excused = True
+
+        outcome = self._released(admission, done, back=back, acked=acked, mark=mark)
+        if isinstance(outcome, Released) and outcome.handed:
+            self.on_handed(worker.name)
         return outcome
 
+    def crash(self, worker: Worker) -> None:
+        """What was begun and acknowledged early is lost when the last one dies who had another copy of it in hand."""
+        super().crash(worker)
+        for body in self.world.bodies:
+            message = body.message
+            if body.worker.crashed and message.ticket not in self.view.messages:
+                message.fate = message.fate or ("" if self.world.copies(message, self.view) else "lost")
+
     def sweep(self, worker: Worker | None, batch: int) -> Swept:
+        if (answer := self._idle_sweep(worker)) is not None:
+            self.caller.foretold = answer
+            self.reader.rung.discard(BELL)
         outcome = super().sweep(worker, batch)
         for name in outcome.dead:
             self.on_dead(name)
         return outcome
+
+    def _idle_sweep(self, worker: Worker | None) -> list[Any] | None:
+        """The answer to a sweep that finds nothing to do; None where it may find something."""
+        now, world, view = self.clock.now + 1, self.world, self.view
+        lapses = [w.beaten + LEASE for w in world.workers.values() if w.leased]
+        if not lapses or min(lapses) <= now:
+            return None
+        rings = min(view.alarms.values(), default=math.inf)
+        if rings <= now or any(idle <= now for idle in view.rates.values()):
+            return None
+        grace = world.grace_from(now, heard=worker is not None and worker.leased)
+        soonest = min(rings, max(min(lapses), grace))
+        outbox = sum(when <= now for when in view.outbox.values())
+        return [b"swept", [], 0, outbox, b"%.0f" % soonest, [], b"%d" % now]
+
+    def claim(self, count: int, again: Sequence[Claimed] = ()) -> list[Errand]:
+        if not again and all(when > self.clock.now + 1 for when in self.view.outbox.values()):
+            self.caller.foretold = [b"claimed", []]
+        return super().claim(count, again)
 
     def renew(self, worker: Worker) -> Beat:
         """The first one takes the lease, the others only renew it; with a look only where there is something new."""

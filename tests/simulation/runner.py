@@ -74,7 +74,7 @@ def _one(seed: int, stage: Stage) -> Tally:
 def replay(seed: int, trace: Callable[[str], None], scripts: Callable[[str], Script] = load) -> str | None:
     """Tells one seed aloud; what is wrong with it, if anything."""
     with RedisServer() as server:
-        stage = Stage(server.client(), scripts)
+        stage = Stage(server.client(socket_timeout=None), scripts)
         try:
             Story(seed, stage, trace).tell()
         except Violation as violation:
@@ -91,7 +91,7 @@ Report: TypeAlias = tuple[int, Tally]
 def _work(number: int, seeds: range, reports: multiprocessing.Queue[Report]) -> None:
     gc.disable()  # a story is one heap of references to one another; it goes when the next report is made
     with RedisServer() as server:
-        stage = Stage(server.client())
+        stage = Stage(server.client(socket_timeout=None))
         parent, tally = os.getppid(), Tally()
         for seed in seeds:
             tally.add(_one(seed, stage))

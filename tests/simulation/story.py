@@ -14,6 +14,7 @@ from celery_limits.store.audit import audit, leftovers
 from tests.store.actors import SECOND, c, drain_time, f, r
 from tests.store.model import Errand, Floating, Message, Worker
 
+from .bodies import Bodies
 from .broker import Broker
 from .consumer import Consumer
 from .faults import Faults
@@ -67,6 +68,7 @@ class Story:
         keys = self.dice.sample(sorted(LINKS), self.dice.choice((1, 2, 2, 3)))
         self.keys = sorted(keys)
         self.faults = Faults(self)
+        self.referee.on_handed = self.faults.was_handed
 
     # -- the whole of it ------------------------------------------------------------------------------------
 
@@ -125,12 +127,15 @@ class Story:
             worker.leave()
         self.schedule.run(self.schedule.now + 60 * SECOND, over=lambda: all(w.gone for w in self.workers))
         assert all(w.gone for w in self.workers), "a worker could not leave"
-        for key in self.keys:
+        self._stage.caller.looking = False
+        world = self.referee.world
+        for key in {*world.sizes, *world.rates, *world.paused}:
             self.store.reset(key)
             self.store.resume(key)
         self.clock.now = max(self.clock.now, self.schedule.now + self.schedule.leap)
         drain_time(self.store, self.clock)
-        self._stage.caller.settle()
+        if self._stage.is_empty():
+            return
         findings, left = audit(self.store), leftovers(self.store)
         assert not findings, f"the audit finds {findings}"
         assert not left, f"left when all is quiet: {left}"
@@ -147,6 +152,7 @@ class Story:
             terminates=dice.random() < 0.3,
             frugal=dice.random() < 0.2,
             rate=self.faults.clock_rate(),
+            batch=dice.choice((100, 100, 1, 2)),
         )
         worker = VirtualWorker(self, f"w{self._hired}", habits)
         self.schedule.say(worker.name, f"begins: {habits}")
@@ -204,7 +210,7 @@ class Story:
     def duration(self) -> float:
         return self.dice.choice((0.01, 0.3, 1.0, 2.5, 2.5, 9.0))
 
-    def body_starts(self, worker: VirtualWorker, message: Message, life: Worker, fence: int) -> None:
+    def body_starts(self, worker: Bodies, message: Message, life: Worker, fence: int) -> None:
         self.runs += 1
         worker.say(f"runs {message.ticket} as {life.name}, {fence}")
 
@@ -213,6 +219,17 @@ class Story:
         message.done = self.clock.now
         if not self.healed and self.dice.random() < 0.1:
             self.publish(message.task)  # a retry: the same task, another message
+
+    def rejects(self) -> bool:
+        """Whether a body wants its message to go back to its queue."""
+        return not self.healed and self.dice.random() < 0.05
+
+    def reception(self, message: Message) -> str:
+        """What becomes of a message that was handed over: it comes to the gate at once, or waits for its time, or was
+        dropped on the way, such as one whose time has passed."""
+        if message.expires is not None and message.expires <= self.clock.now:
+            return "expired"
+        return "begins" if self.healed else self.dice.choice(("begins",) * 8 + ("waits", "dropped"))
 
     def refresh_answer(self) -> tuple[int | None, float]:
         """A size, or None for a failure; and after how long."""

@@ -31,7 +31,7 @@ def server() -> Iterator[RedisServer]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_stories_hold_every_guarantee(server: RedisServer, part: int) -> None:
-    stage = Stage(server.client())
+    stage = Stage(server.client(socket_timeout=None))
     tally = play(range(part * SEEDS, (part + 1) * SEEDS), stage)
     stage.close()
     assert tally.violations == {}
@@ -43,7 +43,7 @@ def test_stories_hold_every_guarantee(server: RedisServer, part: int) -> None:
 def test_a_seeded_bug_is_caught(server: RedisServer, bug: SeededBug) -> None:
     """Starting close to the first seed that catches it, so that it takes no time. Where a change of the scripts has
     changed the stories it may take longer; docs/simulation.md has the figures."""
-    stage = Stage(server.client(), bug.mutation.scripts())
+    stage = Stage(server.client(socket_timeout=None), bug.mutation.scripts())
     tally = play(range(max(0, bug.seed - 2), bug.seed + WITHIN), stage, stop_at_first=True)
     stage.close()
     said = next(iter(tally.violations.values()), "")

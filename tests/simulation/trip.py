@@ -12,6 +12,7 @@ from redis import exceptions as redis_errors
 from celery_limits.store import Store
 from celery_limits.store.caller import Arg, Caller
 from celery_limits.store.errors import translate
+from celery_limits.store.keys import SETTINGS
 from celery_limits.store.scripts import VERBS, Script, load
 from tests.store.actors import Clock
 from tests.store.model import POLICY
@@ -29,28 +30,29 @@ UNSEEN = frozenset({"status", "explain", "audit"})
 
 # The catalogue says of what type a key is. What beats alone move, and what goes by the server's own clock, is left out:
 # nothing that is checked depends on it, and without it a look after a call that did nothing is the same as before.
+# A kind is told by the first three letters of its name.
 _LOOK = """
-local list, range = { 'LRANGE', 0, -1 }, { 'ZRANGE', 0, -1, 'WITHSCORES' }
-local set, hash, get = { 'SMEMBERS' }, { 'HGETALL' }, { 'GET' }
-local kinds = { task = hash, hold = set, line = range, note = hash, rates = range, worker = range, dead = range,
-  alarms = range, ready = list, outbox = range, cancelled = get, aside = hash, serial = get,
-  unacked = hash }
-local unseen = { leases = true, pulse = true, config = true, call = true, bell = true }
-local found = { redis.call('EXISTS', KEYS[2]), redis.call('EXISTS', KEYS[3]) }
-for _, name in ipairs(redis.call('KEYS', KEYS[1] .. '*')) do
-  local short = string.sub(name, #KEYS[1] + 1)
-  local kind = string.match(short, '^%a+')
-  if not unseen[kind] then
-    local how = kinds[kind]
-    found[#found + 1] = short
-    found[#found + 1] = redis.call(how[1], name, unpack(how, 2))
+local call, sub, prefix = redis.call, string.sub, KEYS[1]
+local from, found, n = #prefix + 1, { redis.call('EXISTS', KEYS[2]), redis.call('EXISTS', KEYS[3]) }, 2
+local function list(name) return call('LRANGE', name, 0, -1) end
+local function range(name) return call('ZRANGE', name, 0, -1, 'WITHSCORES') end
+local function set(name) return call('SMEMBERS', name) end
+local function hash(name) return call('HGETALL', name) end
+local function get(name) return call('GET', name) end
+local kinds = { tas = hash, hol = set, lin = range, ['not'] = hash, rat = range, wor = range, dea = range, ala = range,
+  rea = list, out = range, can = get, asi = hash, ser = get, una = hash, lea = 0, pul = 0, con = 0, cal = 0, bel = 0 }
+for _, name in ipairs(call('KEYS', prefix .. '*')) do
+  local read = kinds[sub(name, from, from + 2)]
+  if read ~= 0 then
+    found[n + 1], found[n + 2] = sub(name, from), read(name)
+    n = n + 2
   end
 end
 for _, name in ipairs(ARGV) do
-  local texts = redis.call('LRANGE', name, 0, -1)
+  local texts = list(name)
   if texts[1] then
-    found[#found + 1] = 'list:' .. name
-    found[#found + 1] = texts
+    found[n + 1], found[n + 2] = 'list:' .. name, texts
+    n = n + 2
   end
 end
 return found
@@ -65,6 +67,8 @@ class LookingCaller(Caller):
     """
 
     look: bytes
+    looking = True
+    """Whether anybody looks after each call; else only after the story."""
     seen: Any = None
     foretold: Any = None
 
@@ -78,7 +82,7 @@ class LookingCaller(Caller):
         foretold, self.foretold = self.foretold, None
         if foretold is not None:
             return self.later(command, script.verb, foretold)
-        looks = script.verb not in UNSEEN
+        looks = self.looking and script.verb not in UNSEEN
         connection = self._send_all(command + self.look if looks else command)
         try:
             reply = connection.read_response(disable_decoding=True)
@@ -170,11 +174,17 @@ class Stage:
 
     def clear(self) -> None:
         """As for the first story, whatever the last one has left."""
-        client: Any = self.client
         self.caller.abandon()
-        client.flushdb()
+        self.caller.looking = True
+        self.caller.later(pack_command(("FLUSHDB",)), "FLUSHDB", b"OK")
         self.reader.forget()
         self.clock.now = Clock().now
+
+    def is_empty(self) -> bool:
+        """But for settings, so that there is nothing to audit."""
+        self.caller.settle()
+        client: Any = self.client
+        return {*client.keys(self.store.prefix + "*")} <= {(self.store.prefix + name).encode() for name in SETTINGS}
 
     def silence(self, bell: str) -> None:
         """Somebody has heard the bell, and with that has taken it."""

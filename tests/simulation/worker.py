@@ -1,7 +1,7 @@
 """A virtual worker: the lives of its threads, call by call as in `celery_limits.worker`, in virtual time.
 
 One thread renews the lease and keeps house (`household`), one per pool place asks at the gate (`worker.gate`), one per
-body runs it and releases (`worker.exits`), one fetches from our own transport (`consumer`); all of them work off the
+body runs it (`bodies`), one fetches from our own transport (`consumer`); all of them work off the
 outbox. The ledger is the real one. A worker is ended by `crash` at any instant, or by `leave` in good order.
 """
 
@@ -22,12 +22,12 @@ from celery_limits.store.outcomes import (
     Revoked,
 )
 from tests.store.actors import SECOND
-from tests.store.model import Worker
 
+from .bodies import Bodies
 from .broker import Delivery
 from .consumer import Consumer
-from .household import Habits, Household
-from .schedule import Call, Idle, Process, Sleep, Steps, Thread, Unreachable
+from .household import Habits
+from .schedule import Call, Idle, Sleep, Steps, Unreachable
 
 if TYPE_CHECKING:
     from .story import Story
@@ -35,23 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["Habits", "VirtualWorker"]
 
 
-class VirtualWorker(Household):
+class VirtualWorker(Bodies):
     def __init__(self, story: Story, name: str, habits: Habits) -> None:
         super().__init__(story, name, habits)
-        self.leaving = False
         self.gone = False
-        self.in_hand: dict[Delivery, None] = {}
-        self.local: deque[Delivery] = deque()
         self.put_off: deque[Delivery] = deque()
-        self.busy: set[Delivery] = set()
-        """At the gate, or running."""
-        self.bodies: dict[Thread, tuple[Delivery, Worker, int]] = {}
         self.consumer = Consumer(self, habits.prefetch)
         self.places = [self.schedule.start(self._place(), self.process) for _ in range(habits.places)]
-
-    def losing(self) -> None:
-        for body in list(self.bodies):
-            self.end_body(body)
 
     def came_back(self) -> None:
         if self.put_off:
@@ -77,11 +67,6 @@ class VirtualWorker(Household):
                 yield from self._gate(delivery)
                 self.busy.discard(delivery)
 
-    def _due(self, delivery: Delivery) -> None:
-        if delivery in self.in_hand and self.process.alive:
-            self.local.append(delivery)
-            self.wake()
-
     def _next(self) -> Delivery | None:
         if self.local:
             return self.local.popleft()
@@ -91,7 +76,6 @@ class VirtualWorker(Household):
 
     def receive(self, delivery: Delivery) -> None:
         """From our own transport."""
-        self.in_hand[delivery] = None
         self.local.append(delivery)
         self.wake()
 
@@ -107,8 +91,7 @@ class VirtualWorker(Household):
             if delivery in waiting:
                 waiting.remove(delivery)
         self.in_hand.pop(delivery, None)
-        if self.ledger.is_pending(delivery.message.ticket):
-            self.ledger.close(delivery.message.ticket, owed_back=True)
+        self.ledger.ask_no_more(delivery.message.ticket, delivery.number)
 
     def _gate(self, delivery: Delivery) -> Steps:
         message, life, frugal = delivery.message, self.life, self.habits.frugal
@@ -116,8 +99,7 @@ class VirtualWorker(Household):
             return self._expire(delivery)
         if not self.held:
             return self.put_off.append(delivery)
-        if message.ticket not in self.ledger:
-            self.ledger.enter(message.ticket)
+        self.ledger.ask(message.ticket, delivery.number)
         what = f"admit({message.ticket}, {life.name}, d{delivery.number})"
         try:
             outcome = yield Call(what, lambda: self.referee.admit(message, life, delivery, full=not frugal))
@@ -129,10 +111,9 @@ class VirtualWorker(Household):
         after = getattr(outcome, "after", Aftermath())
         self._refresh_all(after.refreshes, life)
         if isinstance(outcome, Admitted):
-            self.ledger.enter(message.ticket, outcome.fence)
-            return (yield from self._run(delivery, life, outcome.fence))
+            return (yield from self._admitted(delivery, life, outcome.fence))
         yield from self._follow_up(after)
-        self.ledger.refused(message.ticket)
+        self.ledger.ask_no_more(message.ticket, delivery.number)
         if isinstance(outcome, (Lost, Full)):
             return self.put_off.append(delivery)
         if isinstance(outcome, (Revoked, Expired, Discarded)):
@@ -148,70 +129,10 @@ class VirtualWorker(Household):
         """Celery sees by itself that its time has passed, and the store is not asked (any more)."""
         message = delivery.message
         self.say(f"drops {message.ticket}, which has expired")
-        if self.ledger.is_pending(message.ticket):
-            self.ledger.close(message.ticket)
+        self.ledger.ask_no_more(message.ticket, delivery.number, back=False)
         message.fate = message.fate or "expired"
         self._acknowledge(delivery)
         self.in_hand.pop(delivery, None)
-
-    def _acknowledge(self, delivery: Delivery) -> None:
-        if delivery.field:
-            self.consumer.acknowledge(delivery)
-        else:
-            self.broker.acknowledge(delivery)
-
-    # -- bodies ---------------------------------------------------------------------------------------------
-
-    def _run(self, delivery: Delivery, life: Worker, fence: int) -> Steps:
-        """The pool place is taken until the body is over."""
-        if not delivery.message.late:
-            self._acknowledge(delivery)
-        process = self.process
-        if self.habits.forked:
-            process = Process(f"{self.name} child", process.rate, parent=self.process)
-        body = self.schedule.start(self._body(delivery, life, fence), process)
-        self.bodies[body] = (delivery, life, fence)
-        while body in self.bodies and not body.over:
-            yield Idle(5 * SECOND)
-
-    def _body(self, delivery: Delivery, life: Worker, fence: int) -> Steps:
-        message = delivery.message
-        self.story.body_starts(self, message, life, fence)
-        yield Sleep(round(self.story.duration() * SECOND))
-        self.story.body_ends(message)
-        yield from self._release(message.ticket, life, fence)
-        self.ledger.close(message.ticket)
-        self._body_over(delivery)
-
-    def _body_over(self, delivery: Delivery, *, acknowledge: bool = True) -> None:
-        for body in [b for b, (whose, _, _) in self.bodies.items() if whose is delivery]:
-            del self.bodies[body]
-        if delivery.message.late and acknowledge:
-            self._acknowledge(delivery)
-        self.in_hand.pop(delivery, None)
-        self.wake()
-
-    def end_body(self, body: Thread) -> None:
-        """Its process is killed; the parent sees it and gives the slots back."""
-        delivery, life, fence = self.bodies.pop(body)
-        self.schedule.kill(body)
-        body.process.alive = body.process is self.process
-        self.say(f"the body of {delivery.message.ticket} is killed")
-        delivery.message.excused = True
-        if not delivery.message.late:
-            delivery.message.fate = delivery.message.fate or "lost"
-        self.schedule.start(self._bury_body(delivery, life, fence), self.process)
-
-    def _bury_body(self, delivery: Delivery, life: Worker, fence: int) -> Steps:
-        message = delivery.message
-        back = message.late and not message.fate
-        told = yield from self._release(message.ticket, life, fence, back=back)
-        self.ledger.close(message.ticket, owed_back=back and told is None)
-        if back and delivery.field:
-            yield from self.consumer.put_back(delivery)
-        elif back:
-            self.broker.put_back(delivery)
-        self._body_over(delivery, acknowledge=not back)
 
     # -- the end --------------------------------------------------------------------------------------------
 

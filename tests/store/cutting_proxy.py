@@ -1,7 +1,7 @@
 """A proxy before a Redis server that cuts connections where a test says: before a request goes on, or after its answer.
 
 The second is the case that matters: the script has run, and its caller can't know. Everything else passes untouched.
-A test may also cut every connection at once, or keep all out until it says otherwise.
+A test may also hold an answer back for a while, cut every connection at once, or keep all out until it says otherwise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _SCRIPT_CALL = re.compile(rb"\*\d+\r\n\$\d+\r\nEVAL")
 
 
 class CuttingProxy:
-    """`plan` is worked off call by call: "before", "after" or "pass"; when it is empty all calls pass.
+    """`plan` is worked off call by call: "before", "after", "hold" (the answer, until `hand_on`) or "pass"; when it is
+    empty all calls pass.
 
     `about`, where it is set, is in those calls that the plan is for; such as the name of one script.
     """
@@ -36,6 +37,7 @@ class CuttingProxy:
         self._shut = False
         self._flows = threading.Event()
         self._flows.set()
+        self._held = threading.Event()
         self._open: list[_Connection] = []
         self._lock = threading.Lock()
         self._server_socket = server_socket
@@ -66,6 +68,13 @@ class CuttingProxy:
     def wait_to_flow(self) -> None:
         self._flows.wait()
 
+    def wait_to_hand_on(self) -> None:
+        self._held.wait()
+
+    def hand_on(self) -> None:
+        """The answers that are held back."""
+        self._held.set()
+
     def next_step(self) -> str:
         return self.plan.pop(0) if self.plan else "pass"
 
@@ -90,6 +99,7 @@ class CuttingProxy:
 
     def close(self) -> None:
         self._flows.set()
+        self._held.set()
         self._listener.close()
 
 
@@ -123,6 +133,8 @@ class _Connection:
             while chunk := self._server.recv(_CHUNK):
                 if self._step == "after":
                     return self._cut()
+                if self._step == "hold":
+                    self._proxy.wait_to_hand_on()
                 self._client.sendall(chunk)
         return self.end()
 

@@ -265,8 +265,9 @@ class World:
             return Admitted(record.fence) if again else Duplicate() if spared or not here else Full(0)
         if record.state == "waiting":
             return Parked(record.passed) if again else Duplicate()
-        parked = again and (record.kept or record.sends)  # by this very call, whose answer was lost
-        elsewhere = record.kept and (message.queue or not record.sends or new)
+        before = again or (new and not message.queue)  # it was parked from this very copy, whose answer was lost
+        parked = before and (record.kept or record.sends)
+        elsewhere = record.kept and (message.queue or not record.sends)
         if record.state in ("ended", "finished") or elsewhere or parked:
             return Duplicate()
         return None
@@ -281,13 +282,19 @@ class World:
 
     def feel_pulse(self, now: int, *, heard: bool) -> None:
         """When no worker was heard for half a lease, nobody dies until all had a lease's time from the first notice."""
-        lease = round(POLICY.lease * SECOND)
-        if self.pulse is not None and now - self.pulse > lease / 2 and (heard or not self.noticed):
-            self.grace, self.noticed = now + lease, True
+        grace = self.grace_from(now, heard=heard)
+        if grace != self.grace:
+            self.grace, self.noticed = grace, True
         if heard:
             self.pulse, self.noticed = now, False
         if not any(worker.leased for worker in self.workers.values()):
             self.pulse = None
+
+    def grace_from(self, now: int, *, heard: bool) -> int:
+        """Until when nobody dies, once this call has shown whether it was silent until now."""
+        lease = round(POLICY.lease * SECOND)
+        silent = self.pulse is not None and now - self.pulse > lease / 2 and (heard or not self.noticed)
+        return now + lease if silent else self.grace
 
     def copies(self, message: Message, view: View) -> bool:
         """Is there a copy outside the store: with a broker, or where a body runs?"""

@@ -32,6 +32,8 @@ class Op:
     worker: str = ""
     among: frozenset[str] = frozenset()
     """The tickets of the deliveries that it was about."""
+    handed: str = ""
+    """The ticket that a release has handed over to its worker."""
     queued: frozenset[str] = frozenset()
     """The tickets that it may have put into line, instead of fetching them."""
     arrival: int = 0
@@ -39,8 +41,8 @@ class Op:
     """A sweep that left nothing for another."""
 
 
-DROPPING = frozenset({"acknowledge", "fetch"})
-WAKING = frozenset({"release", "admit", "cancel", "leave", "sweep", "resize", "resume", "refreshed"}) | DROPPING
+DROPPING = frozenset({"acknowledge", "fetch", "release"})
+WAKING = frozenset({"admit", "cancel", "leave", "sweep", "resize", "resume", "refreshed"}) | DROPPING
 RECOVERING = frozenset({"leave", "sweep"})
 DISPATCHING = frozenset({"fetch", "claim", "settle"})
 
@@ -51,11 +53,12 @@ MOVES: dict[tuple[str, str], frozenset[str]] = {
     ("running", ""): frozenset({"release"}),
     ("running", "finished"): frozenset({"release"}),
     ("running", "away"): frozenset({"release", "leave", "sweep"}),
-    ("running", "granted"): RECOVERING,
+    ("running", "granted"): RECOVERING | {"requeue"},
     ("running", "waiting"): RECOVERING,
     ("running", "ended"): RECOVERING,
     ("waiting", "waiting"): WAKING,
     ("waiting", "granted"): WAKING,
+    ("waiting", "running"): frozenset({"release"}),
     ("waiting", "ended"): WAKING,
     ("granted", "granted"): DISPATCHING,
     ("granted", "running"): frozenset({"admit"}),
@@ -84,7 +87,8 @@ def judge(world: World, op: Op, pre: View, post: View) -> None:
     for ticket in changed:
         moves_are_legal(world, op, ticket, pre, post)
     for ticket in changed:
-        remember(op, world.messages[ticket], pre.tickets.get(ticket), post.tickets.get(ticket), pre.serial)
+        remember(op, world.messages[ticket], pre.tickets.get(ticket), post.tickets.get(ticket), pre)
+        deadline_is_rung(world.messages[ticket], post.tickets.get(ticket), post)
     rates_are_exact(world, op, pre, post, changed)
     note_progress(world, post, changed)
     never_over(world, op, pre, post)
@@ -127,7 +131,11 @@ def moves_are_legal(world: World, op: Op, ticket: str, pre: View, post: View) ->
     if move in OWN_AFFAIR or (op.verb in ("release", "admit") and old and old.state != "waiting"):
         assert ticket == op.ticket or ticket in op.among | op.queued, what
     if op.verb in DROPPING and not new:
-        assert ticket in op.among, what
+        assert ticket in op.among or ticket == op.ticket, what
+    if move == ("waiting", "running"):
+        assert ticket == op.handed, f"{what}, and handed it to nobody"
+    if op.verb == "requeue":
+        assert ticket in op.among, f"{what}, which was not given back"
     message = world.messages[ticket]
     if old and old.state == "running" and op.verb in RECOVERING:
         worker = world.workers[old.worker]
@@ -152,14 +160,14 @@ def ended_for_a_reason(message: Message, new: Record, op: Op, what: str, post: V
         assert new.reason == "discarded", what
 
 
-def remember(op: Op, message: Message, old: Record | None, new: Record | None, serial: int) -> None:
+def remember(op: Op, message: Message, old: Record | None, new: Record | None, pre: View) -> None:
     """Keeps place and deadline of a ticket for as long as the store knows it."""
     if new is None:
         return message.forget()
     if old is None:
         came = new.arrival
-        right = came == op.arrival if op.arrival else came > serial or came in message.arrivals
-        assert right, f"{message} arrives as {came}, {op.arrival} was due, or more than {serial}"
+        right = came == op.arrival if op.arrival else came > pre.serial or came in message.arrivals
+        assert right, f"{message} arrives as {came}, {op.arrival} was due, or more than {pre.serial}"
         message.place = (message.rank, came)
     assert message.place == (message.rank, new.arrival), f"{message} had the place {message.place}, has {new}"
     was, state = old.state if old else "", new.state
@@ -170,12 +178,25 @@ def remember(op: Op, message: Message, old: Record | None, new: Record | None, s
         message.deadline = op.now + round(POLICY.remember * SECOND)
     elif state == "away" and (was != "away" or moved):
         patience = POLICY.forget
-        if was == "running" and op.verb in RECOVERING and not message.late:
+        if old and was == "running" and op.verb in RECOVERING and not _comes_again(old, pre):
             patience = 2 * POLICY.lease  # acknowledged early: only a copy under way can bring it back
         message.deadline = None if new.kept else op.now + round(patience * SECOND)
     elif state in ("running", "waiting"):
         message.deadline = None
     return None
+
+
+def deadline_is_rung(message: Message, new: Record | None, post: View) -> None:
+    """Whatever has its time has an alarm for its end, and no earlier one."""
+    if new and new.state in ("granted", "away", "finished") and message.deadline is not None:
+        what = "grant" if new.state == "granted" else "forget"
+        rings = post.alarms.get(f"{what}|{message.ticket}", math.inf)
+        assert abs(rings - message.deadline) <= ROUNDING, f"{message} is {new}, until {message.deadline}, not {rings}"
+
+
+def _comes_again(old: Record, pre: View) -> bool:
+    """One that was handed over may be acknowledged early or late, which nobody has asked yet: its delivery tells."""
+    return old.late or old.delivery in pre.unacked.get(old.worker, ())
 
 
 def rates_are_exact(world: World, op: Op, pre: View, post: View, changed: list[str]) -> None:
@@ -221,14 +242,15 @@ def note_progress(world: World, post: View, changed: list[str]) -> None:
             message.reached = record.reached
 
 
-def _entrants(world: World, pre: View, post: View) -> dict[str, list[tuple[Message, Spec]]]:
+def _entrants(world: World, op: Op, pre: View, post: View) -> dict[str, list[tuple[Message, Spec]]]:
     """Who has a slot that it did not have before. One that was recovered gave all up, and has entered anew."""
     found: dict[str, list[tuple[Message, Spec]]] = defaultdict(list)
     for ticket, new in post.tickets.items():
         old = pre.tickets.get(ticket)
         if new is old or new.state not in HOLDING:
             continue
-        anew = old is None or old.state not in HOLDING or (old.state == "running" and new.state != "running")
+        recovered = op.verb in RECOVERING and old is not None and old.state == "running" != new.state
+        anew = old is None or old.state not in HOLDING or recovered
         message = world.messages[ticket]
         for spec in message.specs[0 if old is None or anew else old.passed : new.passed]:
             if spec.kind != "rate":
@@ -238,7 +260,7 @@ def _entrants(world: World, pre: View, post: View) -> dict[str, list[tuple[Messa
 
 def never_over(world: World, op: Op, pre: View, post: View) -> None:
     """A slot is only ever taken within the size in force for who takes it. That a limit was lowered evicts nobody."""
-    for key, entrants in _entrants(world, pre, post).items():
+    for key, entrants in _entrants(world, op, pre, post).items():
         assert key not in world.paused, f"{key} is paused, but {op.verb} let in {entrants}"
         used = post.used(key) - sum(spec.weight for _, spec in entrants)
         # Several may have entered in one script; if any order is within the limits, that of their sizes is.
@@ -250,7 +272,7 @@ def never_over(world: World, op: Op, pre: View, post: View) -> None:
 
 def in_turn(world: World, op: Op, pre: View, post: View) -> None:
     """Whoever enters passes nobody who stood before it in line, and still does."""
-    entrants = _entrants(world, pre, post)
+    entrants = _entrants(world, op, pre, post)
     for ticket, new in post.tickets.items():
         message = world.messages[ticket]
         old = pre.tickets.get(ticket)

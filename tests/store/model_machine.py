@@ -47,6 +47,8 @@ class LimitsMachine(PostMachine):
         self.world.floating["f"] = Floating()
         self.last: tuple[Message, Worker, str] | None = None
         self.done: set[str] = set()
+        self.admitted: set[str] = set()
+        self.marks = 0
         for _ in range(2):
             self._join()
 
@@ -130,15 +132,18 @@ class LimitsMachine(PostMachine):
     @precondition(lambda self: self._bodies())
     @rule(which=PICK, how=st.integers(0, 7))
     def finish(self, which: int, how: int) -> None:
-        self._release(choose(self._bodies(), which), ack=how != 1)
+        self._release(choose(self._bodies(), which), ack=how != 1, along=how in (1, 3, 4, 5), takes=how in (1, 3, 4, 6))
 
-    def _release(self, body: Body, *, ack: bool = True) -> None:
-        """What is not acknowledged now is so with a later fetch, or never."""
-        self.play.release(body, ack=ack)
+    def _release(self, body: Body, *, ack: bool = True, along: bool = False, takes: bool = False) -> None:
+        """What is not acknowledged now, or along with a release, is so with a later fetch, or never."""
         if body.field:
             self.done.add(body.field)
-            if ack and body.worker.leased:
-                self.play.acknowledge(body.worker, [body.field])
+            self.admitted.add(body.field)
+        acked = self._as_told(sorted(self._done(body.worker))) if along else []
+        self.marks += takes
+        self.play.release(body, ack=ack, acked=acked, mark=f"m{self.marks}" if takes else "")
+        if body.field and ack and not along and body.worker.leased:
+            self.play.acknowledge(body.worker, self._as_told([body.field]))
 
     @precondition(lambda self: self._returnable())
     @rule(which=PICK)
@@ -157,8 +162,8 @@ class LimitsMachine(PostMachine):
         return [b for b in self.world.bodies if not b.worker.crashed]
 
     @precondition(lambda self: self.world.ghosts or self.world.bodies)
-    @rule(pick=PICK, which=PICK, back=st.booleans())
-    def release_stale(self, pick: int, which: int, back: bool) -> None:
+    @rule(pick=PICK, which=PICK, back=st.booleans(), along=st.booleans())
+    def release_stale(self, pick: int, which: int, back: bool, along: bool) -> None:
         """What was released or lost before; or what runs, with another's name or with a fence of before."""
         running = [body.admission for body in self.world.bodies]
         ticket, worker, fence = choose(running if running and pick % 3 else self.world.ghosts or running, which)
@@ -166,7 +171,8 @@ class LimitsMachine(PostMachine):
             worker = choose(sorted(self.world.workers), pick)
         elif pick % 3 == 2:
             fence -= 1
-        self.play.release_stale(ticket, worker, fence, back=back)
+        acked = sorted(self.play.view.unacked.get(worker, ())) if along else []
+        self.play.release_stale(ticket, worker, fence, back=back, acked=acked, mark="m" if along else "")
 
     @precondition(lambda self: self.world.messages)
     @rule(which=PICK, tell=st.booleans())
@@ -284,6 +290,7 @@ class LimitsMachine(PostMachine):
     deliver_2 = deliver
     finish_2 = finish_3 = finish_4 = finish_5 = finish
     give_back_2 = give_back
+    finish_6 = finish_7 = finish
     run_errand_2 = run_errand
     dispatch_2 = dispatch
     time_passes_2 = time_passes_3 = time_passes
@@ -326,7 +333,7 @@ class LimitsMachine(PostMachine):
             self._release(body)
         for worker in self.live:
             if done := self._done(worker):
-                play.acknowledge(worker, sorted(done))
+                play.acknowledge(worker, self._as_told(sorted(done)))
         for worker, field in self._fetched():
             if field in self.play.view.unacked.get(worker.name, ()):
                 self._start_fetched(worker, field)

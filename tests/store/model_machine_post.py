@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from celery_limits.store.outcomes import Admitted, Lost
 
-from .model import Worker, World
+from .model import Body, Message, Worker, World
 from .model_play import Play
 from .post import arrival_in, ticket_in
 
@@ -25,6 +25,8 @@ class PostMachine(RuleBasedStateMachine):
     world: World
     done: set[str]
     """Deliveries that nobody needs any more, acknowledged or not."""
+    admitted: set[str]
+    """Deliveries that were admitted at the gate, or had been when they were handed over."""
 
     @property
     def live(self) -> list[Worker]:
@@ -36,12 +38,14 @@ class PostMachine(RuleBasedStateMachine):
         return choose(leased if leased and pick < 14 else self.live, pick)
 
     @precondition(lambda self: self.play.view.ready or self.play.view.queued)
-    @rule(pick=PICK, count=st.integers(1, 3), flags=st.sampled_from(("r", "", "rs", "s")), start=st.booleans())
+    @rule(
+        pick=PICK, count=st.integers(1, 3), flags=st.sampled_from(("r", "", "rs", "s", "rb", "b")), start=st.booleans()
+    )
     def fetch(self, pick: int, count: int, flags: str, start: bool) -> None:
         self._fetch(self._worker(pick), count, flags, start=start)
 
     def _fetch(self, worker: Worker, room: int, flags: str = "r", *, start: bool) -> None:
-        acked = sorted(self._done(worker))[:2]
+        acked = self._as_told(sorted(self._done(worker))[:2])
         for one in self.play.fetch(worker, room, flags, acked) or ():
             if start:
                 self._start_fetched(worker, one.field)
@@ -50,6 +54,10 @@ class PostMachine(RuleBasedStateMachine):
         """Deliveries whose task has ended here, and that are not acknowledged yet."""
         mine = self.play.view.unacked.get(worker.name, {})
         return {f for f in self.done if f in mine}
+
+    def _as_told(self, fields: list[str]) -> list[str]:
+        """As `celery_limits.transport.acks` does: of a granted ticket that was not admitted, the scripts must look."""
+        return [f"?{field}" if field[0] == "g" and field not in self.admitted else field for field in fields]
 
     def _fetched(self) -> list[tuple[Worker, str]]:
         """Deliveries that nobody has begun with."""
@@ -67,11 +75,16 @@ class PostMachine(RuleBasedStateMachine):
         text = self.play.view.unacked[worker.name][field].text
         message = self.world.messages[ticket_in(text)]
         outcome = self.play.deliver(message, worker, source="transport", field=field, arrival=arrival_in(text))
+        if isinstance(outcome, Admitted):
+            self.admitted.add(field)
         if isinstance(outcome, Lost) or (isinstance(outcome, Admitted) and message.late):
             return
+        self._acknowledge(message, worker, field, ack=ack)
+
+    def _acknowledge(self, message: Message, worker: Worker, field: str, *, ack: bool) -> None:
         self.done.add(field)
         if ack:
-            self.play.acknowledge(worker, [field])
+            self.play.acknowledge(worker, self._as_told([field]))
         else:
             message.excused = True
 
@@ -83,9 +96,40 @@ class PostMachine(RuleBasedStateMachine):
         if what == "acknowledge":
             message = self.world.messages[ticket_in(self.play.view.unacked[worker.name][field].text)]
             message.fate = message.fate or "dropped"
-            self.play.acknowledge(worker, [field])
+            self.play.acknowledge(worker, self._as_told([field]))
         else:
             self.play.requeue(worker, [field], what)
+
+    def _handed(self) -> list[Body]:
+        """What was handed over, and is not acknowledged yet."""
+        unacked = self.play.view.unacked
+        return [
+            b
+            for b in self.world.bodies
+            if b.field == b.delivery and not b.worker.crashed and b.field in unacked.get(b.worker.name, ())
+        ]
+
+    @precondition(lambda self: self._handed())
+    @rule(which=PICK, what=st.sampled_from(("begins", "begins", "unknown", "waits", "dropped")))
+    def was_handed(self, which: int, what: str) -> None:
+        """It is acknowledged as it begins; or the answer was lost, and what nobody knows of is given back; or it does
+        not come to the gate: it waits there for its time, or was dropped on the way."""
+        body = choose(self._handed(), which)
+        worker, field, message = body.worker, body.field, body.message
+        if what == "unknown" and field not in self.done:
+            return self.play.requeue(worker, [field], "front")
+        if what in ("waits", "dropped") and field not in self.done:
+            self.admitted.discard(field)
+            if what == "dropped":
+                message.fate = message.fate or "dropped"
+                self.done.add(field)
+            along = self._as_told([field]) if what == "dropped" and which % 2 else []
+            self.play.release(body, back=True, acked=along)
+            return None
+        self.admitted.add(field)
+        if not message.late and field not in self.done:
+            self._acknowledge(message, worker, field, ack=which % 3 > 0)
+        return None
 
     @precondition(lambda self: any(m.queue for m in self.world.messages.values()))
     @rule(which=PICK)
@@ -95,6 +139,7 @@ class PostMachine(RuleBasedStateMachine):
         message.excused = True
         self.play.publish(message)
 
+    was_handed_2 = was_handed_3 = was_handed
     fetch_2 = fetch_3 = fetch  # a rule that has several names is drawn that many times as often
 
 

@@ -19,10 +19,12 @@ from celery_limits.store.outcomes import (
     Expired,
     Failed,
     Full,
+    Handed,
     Joined,
     Lost,
     Parked,
     Refreshed,
+    Release,
     Released,
     Renewed,
     Revoked,
@@ -33,17 +35,17 @@ from celery_limits.store.outcomes import (
 from .actors import SECOND
 from .model import POLICY, Body, Errand, Message, Request, Worker
 from .model_checks import swept_clean
-from .model_post import Posting
+from .model_release import Releasing
 from .model_scene import judged
 
-__all__ = ["Play"]
+__all__ = ["LEASE", "Play"]
 
 LEASE = round(POLICY.lease * SECOND)
 SETTLE_WITHIN = 8
 """Seconds that a claimed entry of the outbox is its claimer's."""
 
 
-class Play(Posting):
+class Play(Releasing):
     # -- messages -----------------------------------------------------------------------------------------
 
     @judged
@@ -107,41 +109,23 @@ class Play(Posting):
             right = outcome.fence == expected.fence if expected.fence else outcome.fence > self.world.fence
             assert right, f"fence {outcome.fence} after {self.world.fence}, {expected.fence} was due"
 
-    def _start(self, message: Message, body: Body) -> None:
-        forgotten = message.done + POLICY.remember * SECOND <= self.clock.now
-        again = message.fate == "done" and not message.excused and not forgotten
-        assert not again, f"{message} runs again, though nothing had crashed"
-        self.world.fence = body.fence
-        self.world.bodies.append(body)
-
     @judged
-    def release(self, body: Body, *, back: bool = False, ack: bool = True) -> None:
+    def release(
+        self, body: Body, *, back: bool = False, ack: bool = True, acked: Sequence[str] = (), mark: str = ""
+    ) -> Handed | None:
         """`ack=False`: the worker dies between the release and what it does about the delivery."""
-        world, message = self.world, body.message
-        due = Released if self.runs(body) else Stale
-        outcome = self.store.release(*body.admission, back=back)
-        assert type(outcome) is due, f"{outcome} for {body.admission}, {due.__name__} was due"
-        world.bodies.remove(body)
-        world.ghosts.append(body.admission)
-        if not back:
-            message.fate, message.done = "done", self.clock.now
-        message.excused = message.excused or not ack or due is Stale
-        kept = isinstance(outcome, Released) and outcome.kept
-        if ((back and not kept) or (body.copy and not ack)) and not message.queue:
-            world.broker.append(message)
-        if isinstance(outcome, Released):
-            self.after("release", outcome.after, ticket=message.ticket, worker=body.worker.name)
-        else:
-            self.unchanged(outcome)
+        message = body.message
 
-    @judged
-    def release_stale(self, ticket: str, worker: str, fence: int, *, back: bool) -> None:
-        record = self.view.tickets.get(ticket)
-        if record and (record.state, record.worker, record.fence) == ("running", worker, fence):
-            return
-        outcome = self.store.release(ticket, worker, fence, back=back)
-        assert outcome == Stale(), f"{outcome} for an admission that counts for nothing"
-        self.unchanged(outcome)
+        def done(outcome: Release) -> None:
+            if not back:
+                message.fate, message.done = "done", self.clock.now
+            message.excused = message.excused or not ack or isinstance(outcome, Stale)
+            kept = isinstance(outcome, Released) and outcome.kept
+            if ((back and not kept) or (body.copy and not ack)) and not message.queue:
+                self.world.broker.append(message)
+
+        outcome = self._released(body.admission, done, back=back, acked=acked, mark=mark)
+        return outcome.handed if isinstance(outcome, Released) else None
 
     @judged
     def cancel(self, task: str, *, tell: bool) -> None:

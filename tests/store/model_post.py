@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from .actors import SECOND
 from .model import Message, Worker
 from .model_scene import Scene, judged
 from .model_view import View
-from .post import LISTS, QUEUE, Fetched, arrival_in, list_of, ticket_in
+from .post import LISTS, QUEUE, Fetched, arrival_in, fields_in, is_unmoved, list_of, ticket_in
 
 __all__ = ["Posting"]
 
@@ -41,7 +42,7 @@ class Posting(Scene):
         self, worker: Worker, room: int, flags: str = "r", acked: Sequence[str] = (), mark: str = "m"
     ) -> list[Fetched] | None:
         before = self.view
-        exact = not any(field.startswith("g") for field in acked)  # else what is dropped makes room for others
+        exact = not any(field.startswith("?") for field in acked)  # else what is dropped makes room for others
         fetched = self.post.fetch(worker.name, room, flags=flags, acked=acked, mark=mark)
         queued = frozenset(before.carried) if "s" in flags else frozenset()
         self.after("fetch", worker=worker.name, among=self._tickets(before, worker, acked), queued=queued)
@@ -70,7 +71,7 @@ class Posting(Scene):
         found: list[str] = []
 
         def take(most: int) -> None:
-            while granted and len(found) < most:
+            while granted and len(found) < most and not ("b" in flags and self._is_young(view, granted[0])):
                 found.append(granted.popleft())
 
         def pop(most: int) -> None:
@@ -78,7 +79,7 @@ class Posting(Scene):
                 text = queued.popleft()
                 if "s" in flags:
                     self._stands_or_not(view, text, stood)
-                if (ticket := ticket_in(text)) in stood:
+                if (ticket := ticket_in(text)) in stood and is_unmoved(text):
                     stood.remove(ticket)  # another copy of it does not
                 else:
                     found.append(ticket)
@@ -90,13 +91,18 @@ class Posting(Scene):
         assert not stood, f"{stood} stand in line, and were not in the queue"
         return found
 
+    def _is_young(self, view: View, ticket: str) -> bool:
+        """Granted so lately that a worker which has a place for it may still come: one that is busy leaves it."""
+        record = view.tickets[ticket]
+        return record.state == "granted" and self.clock.now - record.since < SECOND
+
     def _stands_or_not(self, view: View, text: bytes, stood: set[str]) -> None:
         """Sifting: into the line where others wait. Those who have come there in the same fetch may have made it so."""
         world = self.world
         message = world.messages[ticket_in(text)]
         key = message.specs[0].key
         may = message.eta is None and message.expires is None and key in view.lines
-        due = may and arrival_in(text) > 0 and world.stands(view, message, self.clock.now, arrival_in(text))
+        due = may and is_unmoved(text) and world.stands(view, message, self.clock.now, arrival_in(text))
         lines = set(self.view.lines.get(key, ())) != set(view.lines.get(key, ()))
         assert (message.ticket in stood) == due or lines, f"{message} in line: {not due}, but {due} was due"
 
@@ -111,7 +117,8 @@ class Posting(Scene):
     def _grants_are_given_back(self, before: View, worker: Worker, fields: Sequence[str]) -> None:
         """A granted ticket whose message is dropped before it was admitted."""
         mine = before.unacked.get(worker.name, {})
-        for ticket in (mine[field].ticket for field in fields if field in mine):
+        asked = fields_in([field for field in fields if field.startswith("?")])
+        for ticket in (mine[field].ticket for field in asked if field in mine):
             record = before.tickets.get(ticket)
             if record and not record.kept and record.state in ("granted", "away"):
                 assert ticket not in self.view.tickets, f"{ticket} was dropped, and is {self.view.tickets[ticket]}"
@@ -120,7 +127,11 @@ class Posting(Scene):
     def requeue(self, worker: Worker, fields: Sequence[str], where: str) -> None:
         before = self.view
         self.post.requeue(worker.name, fields, where)
-        self.after("requeue", worker=worker.name)
+        not_begun = self._not_begun(before, worker, fields)
+        self.after("requeue", worker=worker.name, among=frozenset(not_begun))
+        for ticket in not_begun:
+            record = self.view.tickets[ticket]
+            assert record.state == "granted", f"{ticket} was handed over and given back, and is {record}"
         assert not self._tickets(self.view, worker, fields), f"{fields} of {worker} are still there"
         for field in fields:
             if (one := before.unacked.get(worker.name, {}).get(field)) is not None:
@@ -129,7 +140,19 @@ class Posting(Scene):
                 at_front = len(texts) - 1 - mine[-1] < len(fields)
                 assert at_front if where == "front" else mine[0] < len(fields), f"{one} is not at the {where}: {texts}"
 
+    def _not_begun(self, before: View, worker: Worker, fields: Sequence[str]) -> list[str]:
+        """Those that were handed over to the worker, and that it gives back: no body runs any more."""
+        mine, found = before.unacked.get(worker.name, {}), []
+        for field in fields:
+            record = before.tickets.get(mine[field].ticket) if field in mine else None
+            if record and (record.state, record.worker, record.delivery) == ("running", worker.name, field):
+                found.append(mine[field].ticket)
+                for body in [b for b in self.world.bodies if b.admission == (found[-1], worker.name, record.fence)]:
+                    self.world.bodies.remove(body)
+                    self.world.ghosts.append(body.admission)
+        return found
+
     @staticmethod
     def _tickets(view: View, worker: Worker, fields: Sequence[str]) -> frozenset[str]:
         mine = view.unacked.get(worker.name, {})
-        return frozenset(ticket_in(mine[field].text) for field in fields if field in mine)
+        return frozenset(ticket_in(mine[field].text) for field in fields_in(fields) if field in mine)

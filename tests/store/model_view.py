@@ -77,12 +77,15 @@ class Record(NamedTuple):
     kept: str
     reason: str
     delivery: str
+    late: bool
+    since: int
 
 
 @lru_cache(maxsize=20_000)
 def _record(raw: bytes) -> Record:
     f = raw.decode().split("\t")
-    return Record(f[0], f[1], int(f[2]), int(f[3]), int(f[4]), int(f[5]) - 1, int(f[6]) - 1, f[7], f[8], f[10])
+    passed, reached, late, since = int(f[5]) - 1, int(f[6]) - 1, f[14] == "1", int(f[13] or 0)
+    return Record(f[0], f[1], int(f[2]), int(f[3]), int(f[4]), passed, reached, f[7], f[8], f[10], late, since)
 
 
 class View:

@@ -15,7 +15,19 @@ from celery_limits.store.caller import Arg
 from celery_limits.store.scripts import Script
 from celery_limits.transport.courier import Courier
 
-__all__ = ["LISTS", "QUEUE", "Fetched", "Post", "arrival_in", "bare", "list_of", "ticket_in"]
+__all__ = [
+    "LISTS",
+    "QUEUE",
+    "Fetched",
+    "Post",
+    "arrival_in",
+    "bare",
+    "fields_in",
+    "is_unmoved",
+    "list_of",
+    "taking",
+    "ticket_in",
+]
 
 QUEUE = "q"
 STEPS = (0, 3)
@@ -33,6 +45,22 @@ class Fetched(NamedTuple):
 
     def __repr__(self) -> str:
         return f"{self.field} {ticket_in(self.text)}"
+
+
+def fields_in(acked: Sequence[str]) -> list[str]:
+    """The deliveries that are acknowledged, of granted tickets that were not admitted too."""
+    return [field.removeprefix("?") for field in acked]
+
+
+def queue_as_told(queue: str) -> list[str]:
+    """As a channel tells the scripts of the one queue that it consumes."""
+    lists = LISTS.values() if queue == QUEUE else (queue, f"{queue}\x06\x163")
+    return ["1", queue, "", "", str(len(STEPS)), *map(str, STEPS), *lists]
+
+
+def taking(mark: str, queue: str = QUEUE) -> list[Arg]:
+    """What a release is told by a worker that has a place for the next one; nothing where it has no mark."""
+    return [mark, *queue_as_told(queue)] if mark else []
 
 
 def list_of(rank: int) -> str:
@@ -57,6 +85,11 @@ def arrival_in(text: bytes) -> int:
     return int(found[1]) if found else 0
 
 
+def is_unmoved(text: bytes) -> bool:
+    """Whether the message holds nothing and stands at its first link: the fetch may put it into the line there."""
+    return _UNMOVED.search(text) is not None
+
+
 class Post(Courier):
     """Publishes, fetches, acknowledges and gives back, each in one call on the store's connection."""
 
@@ -75,8 +108,7 @@ class Post(Courier):
         queue: str = QUEUE,
     ) -> list[Fetched] | None:
         """None: this worker holds no lease."""
-        lists = LISTS.values() if queue == QUEUE else (queue, f"{queue}\x06\x163")
-        rest = ("1", queue, "", "", str(len(STEPS)), *map(str, STEPS), *lists)
+        rest = queue_as_told(queue)
         reply = self._ask(self._fetch, "", worker, mark, room, flags, len(acked), *acked, *rest, attempts=1)
         if reply == b"lost":
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery_limits.store import Store
 from celery_limits.store.outcomes import Admitted, Duplicate, Parked
-from tests.store.actors import Clock, Worker, c, field_of, live_on, settle
+from tests.store.actors import Clock, Worker, c, field_of, live_on, settle, wind_up
 
 
 def test_4_a_repeated_call_leaves_the_grant_to_the_parked_message_that_was_fetched(store: Store) -> None:
@@ -70,3 +70,34 @@ def test_5_a_call_of_before_that_arrives_late_does_not_take_the_message_along(st
     settle(store, [claimed])  # it is published, and comes with what the store has written into it
     assert isinstance(w2.deliver("t.1", c("a", 1)), Admitted)
     w2.finish("t.1")
+
+
+def test_6_a_worker_that_comes_back_late_with_the_copy_that_was_parked_does_not_run_it_beside_the_one_that_was_sent(
+    store: Store, clock: Clock
+) -> None:
+    """The answer to w1 is lost, so it does not acknowledge; it stands still until it is taken for dead. t is granted
+    and sent meanwhile. w1 joins under a new name, asks once more, and is told that the sent one comes."""
+    w1, w2 = Worker(store, "w1", queue=""), Worker(store, "w2", queue="")
+    w2.deliver("other.1", c("a", 1))
+    assert isinstance(w1.deliver("t.1", c("a", 1), new=True), Parked)
+    w2.finish("other.1")
+    assert live_on(clock, 15, w2) == ["w1"]
+    settle(store, store.claim())
+    back = Worker(store, "w1-again", queue="")
+    assert back.deliver("t.1", c("a", 1), new=True) == Duplicate()
+    assert isinstance(w2.deliver("t.1", c("a", 1)), Admitted)
+    w2.finish("t.1")
+    wind_up(clock, w2, back)
+
+
+def test_5_a_call_of_before_does_not_drop_what_came_out_of_the_store_and_went_back(store: Store) -> None:
+    """t was parked once, was sent, came, and ran; it goes back, and then its admission is carried out once more."""
+    w = Worker(store, queue="")
+    w.deliver("other.1", c("a", 1))
+    w.deliver("t.1", c("a", 1), delivery="parked")
+    w.finish("other.1")
+    settle(store, store.claim())
+    assert isinstance(w.deliver("t.1", c("a", 1), delivery="came", late=True), Admitted)
+    w.finish("t.1", back=True)
+    assert isinstance(w.deliver("t.1", c("a", 1), delivery="came", late=True), Admitted)
+    w.finish("t.1")

@@ -2,26 +2,63 @@
 
 from __future__ import annotations
 
-from celery_limits.worker.exits import Ledger
+from celery_limits.worker.exits import LOOKS, Ledger
+
+HELD = {"t.1": 7}
 
 
 def test_what_the_worker_is_done_with_is_given_back_at_the_second_look() -> None:
-    ledger, held = Ledger(), {"t.1": 7}
-    ledger.enter("t.1")
-    assert ledger.forgotten(held) == []
-    ledger.close("t.1", owed_back=True)
-    assert ledger.forgotten(held) == []
-    assert ledger.forgotten(held) == [("t.1", 7, True)]
+    ledger = Ledger()
+    ledger.ask("t.1", 1)
+    assert ledger.forgotten(HELD) == []
+    ledger.ask_no_more("t.1", 1)
+    assert ledger.forgotten(HELD) == []
+    assert ledger.forgotten(HELD) == [("t.1", 7, True)]
 
 
-def test_what_is_about_to_begin_is_not() -> None:
-    """Two deliveries of one ticket: the store admits the first, and its answer to the second is there before."""
-    ledger, held = Ledger(), {"t.1": 7}
-    ledger.enter("t.1")
-    ledger.refused("t.1")  # the second is a duplicate
-    assert ledger.forgotten(held) == []
-    ledger.enter("t.1", 7)  # the first begins
-    assert ledger.forgotten(held) == []
+def test_what_goes_back_does_so_though_the_store_was_asked_before_it_was_admitted() -> None:
+    """The answer to the look is late: meanwhile it was admitted, that answer was lost, and its message was given back,
+    which another worker has made the spare. Were it taken for done, the spare would go with it."""
+    ledger = Ledger()
+    ledger.ask("t.1", 1)
+    ledger.ask_no_more("t.1", 1)
+    assert ledger.forgotten({}) == []
+    assert ledger.forgotten(HELD) == []
+    assert ledger.forgotten(HELD) == [("t.1", 7, True)]
+
+
+def test_what_was_given_back_is_not_done_if_a_call_of_before_admits_it_again() -> None:
+    ledger = Ledger()
+    ledger.ask("t.1", 1)
+    ledger.enter("t.1", 6, 1)
+    ledger.close("t.1", back=True)
+    assert ledger.forgotten({}) == []
+    assert ledger.forgotten(HELD) == []
+    assert ledger.forgotten(HELD) == [("t.1", 7, True)]
+
+
+def test_what_the_store_never_says_to_run_is_not_remembered_for_ever() -> None:
+    ledger = Ledger()
+    ledger.ask("t.1", 1)
+    ledger.ask_no_more("t.1", 1)
+    for _ in range(LOOKS + 1):
+        assert ledger.forgotten({}) == []
+    assert ledger.forgotten(HELD) == []
+    assert ledger.forgotten(HELD) == [("t.1", 7, False)]
+
+
+def test_what_is_about_to_begin_is_kept_though_another_delivery_of_it_was_refused() -> None:
+    """The answer to the first is late, and whoever gave its slots away meanwhile would let two run."""
+    ledger = Ledger()
+    ledger.ask("t.1", 1)
+    ledger.ask("t.1", 2)
+    ledger.ask_no_more("t.1", 2)  # it is a duplicate
+    assert ledger.forgotten(HELD) == []
+    assert ledger.forgotten(HELD) == []
+    ledger.enter("t.1", 7, 1)
+    assert ledger.forgotten(HELD) == []
+    ledger.close("t.1")
+    assert "t.1" not in ledger
 
 
 def test_another_admission_is_not_the_one_that_was_seen_before() -> None:
@@ -32,21 +69,35 @@ def test_another_admission_is_not_the_one_that_was_seen_before() -> None:
 
 
 def test_what_nobody_ran_goes_back_though_another_delivery_of_it_was_refused() -> None:
-    """Two deliveries of one ticket: the first is admitted and its answer lost; the second becomes the spare."""
-    ledger, held = Ledger(), {"t.1": 7}
-    ledger.enter("t.1")
-    ledger.refused("t.1")  # the second is a duplicate
-    assert ledger.forgotten(held) == []
-    assert ledger.forgotten(held) == [("t.1", 7, True)]
+    """The first is admitted, its answer lost, and its message given back; the second becomes the spare."""
+    ledger = Ledger()
+    ledger.ask("t.1", 1)
+    ledger.ask("t.1", 2)
+    ledger.ask_no_more("t.1", 1)
+    ledger.ask_no_more("t.1", 2)
+    assert ledger.forgotten(HELD) == []
+    assert ledger.forgotten(HELD) == [("t.1", 7, True)]
 
 
-def test_what_ran_after_all_is_done_though_another_delivery_of_it_was_refused() -> None:
-    ledger, held = Ledger(), {"t.1": 7}
-    ledger.enter("t.1")
-    ledger.refused("t.1")
-    ledger.enter("t.1", 7)  # the first is asked about again, and begins
-    ledger.refused("t.1")
+def test_what_ran_is_done_though_another_delivery_of_it_was_refused_meanwhile() -> None:
+    ledger = Ledger()
+    ledger.ask("t.1", 1)
+    ledger.enter("t.1", 7, 1)
+    ledger.ask("t.1", 2)
+    ledger.close("t.1")  # it ends, and the store does not hear of it
     assert "t.1" in ledger
-    ledger.close("t.1")  # and ends, but the store does not hear of it
-    assert ledger.forgotten(held) == []
-    assert ledger.forgotten(held) == [("t.1", 7, False)]
+    assert ledger.forgotten(HELD) == []
+    ledger.ask_no_more("t.1", 2)
+    assert ledger.forgotten(HELD) == []
+    assert ledger.forgotten(HELD) == [("t.1", 7, False)]
+
+
+def test_what_was_admitted_since_and_nobody_ran_goes_back_though_another_delivery_of_it_ran() -> None:
+    ledger = Ledger()
+    ledger.ask("t.1", 1)
+    ledger.enter("t.1", 6, 1)
+    ledger.ask("t.1", 2)
+    ledger.close("t.1")
+    ledger.ask_no_more("t.1", 2)
+    assert ledger.forgotten(HELD) == []
+    assert ledger.forgotten(HELD) == [("t.1", 7, True)]

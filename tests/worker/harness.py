@@ -311,6 +311,13 @@ class Scene:
             raise AssertionError(f"left behind: {self.left()}") from None
         assert self.limits.audit() == []
 
+    def redeliver(self) -> None:
+        """What kombu does when the visibility timeout has passed of what a lost connection or a dead worker had."""
+        with self.app.connection_for_read() as connection:
+            channel = connection.default_channel
+            channel.visibility_timeout = 0
+            channel.qos.restore_visible(num=100)
+
     def forget_revoked(self, task_id: str) -> None:
         """What time would do, and a test need not wait for."""
         store = self.limits.store

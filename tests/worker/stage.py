@@ -6,8 +6,12 @@ A line of the ledger is one append, so the order of its lines is the order in wh
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import stat
+import struct
+import termios
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,7 +20,7 @@ from typing import Any
 
 from tests.waiting import wait_until
 
-__all__ = ["Entry", "Stage"]
+__all__ = ["Entry", "Stage", "is_alive", "unread"]
 
 PATIENCE = 90.0
 """Seconds that a body waits at a latch: longer than any test waits for anything."""
@@ -41,6 +45,19 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
     except OSError:
         return False
+
+
+def unread(child: int) -> bool:
+    """Whether a process of the pool has been sent something that it has not read."""
+    for found in Path(f"/proc/{child}/fd").iterdir():
+        if stat.S_ISFIFO(found.stat().st_mode):
+            pipe = os.open(found, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                if struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]:
+                    return True
+            finally:
+                os.close(pipe)
+    return False
 
 
 class Stage:

@@ -5,14 +5,9 @@ Whatever the worker had been given holds its slots exactly once: nothing is lost
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
-import stat
-import struct
-import termios
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +17,7 @@ from tests.store.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.waiting import wait_until
 from tests.worker.harness import Scene, Worker
 from tests.worker.lines import Line
-from tests.worker.stage import is_alive
+from tests.worker.stage import is_alive, unread
 
 BOTH = ("prefork", "threads")
 AGAIN = 40.0
@@ -59,14 +54,6 @@ def apart(scene: Scene, broker: RedisServer, **conf: Any) -> None:
     scene.configure(limits_store_url=broker.url, **conf)
 
 
-def redeliver(scene: Scene) -> None:
-    """What kombu does when the visibility timeout of a lost connection's messages has passed."""
-    with scene.app.connection_for_read() as connection:
-        channel = connection.default_channel
-        channel.visibility_timeout = 0
-        channel.qos.restore_visible(num=100)
-
-
 def has_spare(scene: Scene, task_id: str) -> bool:
     return any(found == task_id for found, _ in scene.limits.store.messages())
 
@@ -95,12 +82,12 @@ def test_and_the_body_is_cancelled(scene: Scene, broker: RedisServer, wire: Cutt
     cut(wire, worker)
     if task == "late.deaf":
         wait_until(lambda: any(entry.what == "signalled" for entry in scene.stage.entries()), "it was told to end")
-        redeliver(scene)
+        scene.redeliver()
         wait_until(lambda: has_spare(scene, line.first.id), "the message that came again is kept as a spare")
         assert [entry.name for entry in scene.stage.starts()] == ["first"]
     else:
         wait_until(lambda: not is_alive(scene.stage.starts("first")[0].pid), "the body's process ends")
-        redeliver(scene)
+        scene.redeliver()
     scene.stage.open_all()
     for sent in (line.first, line.second, line.third):
         sent.get()
@@ -120,7 +107,7 @@ def test_while_a_process_has_not_begun(
     wait_until(lambda: scene.limits.status(scene.key).holders, "it is admitted")
     wait_until(lambda: unread(child), "the job has been sent to the process")
     cut(wire, worker)
-    redeliver(scene)
+    scene.redeliver()
     wait_until(lambda: has_spare(scene, first.id), "the message that came again is kept as a spare")
     assert len(scene.limits.status(scene.key).holders) == 1
     os.kill(child, signal.SIGCONT if how == "goes on" else signal.SIGKILL)
@@ -128,19 +115,6 @@ def test_while_a_process_has_not_begun(
     first.get()
     scene.send(acks, "second").get()
     assert list(scene.stage.names()) == ["first", "second"]
-
-
-def unread(child: int) -> bool:
-    """Whether a process of the pool has been sent something that it has not read."""
-    for found in Path(f"/proc/{child}/fd").iterdir():
-        if stat.S_ISFIFO(found.stat().st_mode):
-            pipe = os.open(found, os.O_RDONLY | os.O_NONBLOCK)
-            try:
-                if struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]:
-                    return True
-            finally:
-                os.close(pipe)
-    return False
 
 
 def test_while_no_process_is_up(scene: Scene, broker: RedisServer, wire: CuttingProxy, acks: str) -> None:
@@ -158,7 +132,7 @@ def test_while_no_process_is_up(scene: Scene, broker: RedisServer, wire: Cutting
     wait_until(lambda: scene.limits.status(scene.key).holders, "it is admitted")
     cut(wire, worker)
     wait_until(lambda: not scene.limits.status(scene.key).holders, "its slot is free")
-    redeliver(scene)
+    scene.redeliver()
     scene.stage.open_all()
     first.get()
     scene.send(acks, "second").get()
@@ -213,7 +187,7 @@ def test_redis_restarts_with_deliveries_under_way(one_redis: RedisServer, scene:
     assert not scene.stage.starts("second")
     scene.stage.open_all()
     line.first.get()
-    redeliver(scene)
+    scene.redeliver()
     for sent in (line.second, line.third):
         sent.get()
     wait_until(lambda: not scene.unacked(), "what came again is acknowledged")

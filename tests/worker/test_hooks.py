@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from billiard import pool
 from billiard.pool import ApplyResult
 from celery import Celery
 from celery.app.amqp import AMQP
@@ -21,7 +22,8 @@ from celery.events import EventDispatcher
 from celery.worker import WorkController, components, state
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
-from kombu import messaging
+from kombu import common, messaging
+from kombu.asynchronous.hub import Hub
 
 import celery_limits
 from celery_limits import hooks
@@ -62,6 +64,33 @@ def test_a_pool_that_lost_its_broker_is_flushed_and_what_we_read_of_its_jobs_is_
     for name in ("def flush(self)", "job._accepted", "job._write_to = proc", "outbound_buffer.clear()", "inqW_fd"):
         assert name in source, f"{name} is gone: see worker/prefork.py"
     assert "_accept_callback" in inspect.getsource(ApplyResult._ack)
+
+
+def test_a_result_frees_the_place_first_and_is_told_then() -> None:
+    source = inspect.getsource(pool.ResultHandler._make_methods)
+    assert "READY: on_ready" in source, "worker/turn.py stands in for it"
+    assert "def on_ready(job, i, obj, inqW_fd):" in source
+    assert "state_handlers[state](*args)" in source
+    assert source.index("putlock.release()") < source.index("item._set(i, obj)")
+    assert "semaphore = w.semaphore = LaxBoundedSemaphore" in inspect.getsource(components.Pool.create)
+
+
+def test_a_pool_of_threads_shows_what_no_thread_has_begun() -> None:
+    threads = Threads(limit=1)
+    assert threads.executor._work_queue.qsize() == 0, "worker/handoff.py looks there"
+    threads.executor.shutdown()
+
+
+def test_a_loop_can_be_woken_or_says_that_it_can_not() -> None:
+    hub = Hub()
+    assert hasattr(hub, "_waker") == ("_wake_pending" in inspect.getsource(Hub.call_soon)), "see worker/handoff.py"
+    hub.close()
+
+
+def test_a_producer_declares_what_it_publishes_to_by_a_method_that_can_be_replaced() -> None:
+    assert "maybe_declare = self.maybe_declare" in inspect.getsource(messaging.Producer._publish)
+    assert "declared_entities" in inspect.getsource(common._maybe_declare)
+    assert "hash(entity)" in inspect.getsource(common._maybe_declare), "see transport/declaring.py"
 
 
 def test_a_request_accepts_attributes_of_ours() -> None:
@@ -133,3 +162,9 @@ def test_the_public_surface_is_what_the_design_says() -> None:
         assert name in celery_limits.__all__
     for verb in ("status", "explain", "resize", "reset", "pause", "resume", "cancel", "audit"):
         assert callable(getattr(celery_limits.Limits, verb))
+
+
+def test_what_is_handed_to_the_prefork_pool_can_be_written_at_once() -> None:
+    source = inspect.getsource(asynpool.AsynPool._create_write_handlers)
+    assert "hub.consolidate_callback = schedule_writes" in source, "worker/prefork.py calls it"
+    assert "mark_worker_as_busy(ready_fd)" in source

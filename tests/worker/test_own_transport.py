@@ -5,6 +5,7 @@ Nothing here depends on limits: most tasks have none.
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from tests.redis_server import RedisServer
 from tests.store.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.waiting import wait_until
 from tests.worker.harness import Scene, Worker
+from tests.worker.stage import unread
 
 pytestmark = pytest.mark.own_broker
 
@@ -86,6 +88,28 @@ def test_what_runs_while_the_connection_breaks_is_acknowledged_when_it_ends(
         one.get()
     wait_all_acknowledged(scene)
     assert sorted(scene.stage.names()) == ["first", *others]
+
+
+@pytest.mark.parametrize("how", ["goes on", "dies"])
+@pytest.mark.parametrize("task", ["late", "free.late"])
+def test_what_a_process_was_sent_stays_its_own_while_the_connection_breaks(
+    scene: Scene, wire: CuttingProxy, task: str, how: str
+) -> None:
+    """It may have begun, or even ended, and the worker has not read that yet."""
+    worker = start_behind(scene, wire, "prefork", concurrency=1)
+    (child,) = worker.children()
+    os.kill(child, signal.SIGSTOP)
+    first = scene.send(task, "first")
+    wait_until(lambda: unread(child), "the job has been sent to the process")
+    before = unacked(scene)
+    cut(wire, worker)
+    assert unacked(scene) == before
+    os.kill(child, signal.SIGCONT if how == "goes on" else signal.SIGKILL)
+    scene.stage.open_all()
+    first.get()
+    scene.send(task, "second").get()
+    assert list(scene.stage.names()) == ["first", "second"]
+    wait_all_acknowledged(scene)
 
 
 def test_what_is_cancelled_when_the_connection_breaks_comes_again(scene: Scene, wire: CuttingProxy) -> None:

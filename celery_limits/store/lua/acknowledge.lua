@@ -1,20 +1,17 @@
 -- acknowledge: deliveries are done with.
 --
 -- KEYS  the namespace
--- ARGV  now, worker, their fields
+-- ARGV  now, worker, their fields as in include/unacked.lua
 -- Returns  how many there were
--- include base
+-- include base unacked
 
-local unacked, plain = P .. 'unacked:' .. ARGV[2], true
-for i = 3, #ARGV do
-  plain = plain and string.sub(ARGV[i], 1, 1) ~= 'g'
-end
-if plain then return call('HDEL', unacked, unpack(ARGV, 3)) end
+local acked, plain = read_acked(3, #ARGV - 2)
+if plain then return call('HDEL', P .. 'unacked:' .. ARGV[2], unpack(acked)) end
 
 -- include clock number record hold rate walk note decode line ring alarm floating move wake delivery
 
 tick()
-drop(ARGV[2], { unpack(ARGV, 3) })
+drop(ARGV[2], acked)
 drain()
 push_fronted()
 ring_bell()

@@ -110,10 +110,11 @@ local function known(old)
   end
   if state == 'waiting' then return accept({ again and 'parked' or 'duplicate', again and old.at or '' }) end
   if state == 'ended' or state == 'finished' then return accept({ 'duplicate', '' }) end
-  if again and (old.kept == 'own' or old.sends > 0) then return accept({ 'duplicate', '' }) end -- it was parked; the parked one comes
-  -- What the store has sent may come while it still has the message; the copy that was parked may come again, or a call of its time.
-  local elsewhere = old.kept == 'own' and (old.sends == 0 or old.queue ~= '' or ARGV[9] == 'new')
-  if elsewhere then return accept({ 'duplicate', '' }) end
+  -- The copy that was parked may come again, or a call of its time: the store has the message, or has sent it, and that one comes.
+  local parked = again or (ARGV[9] == 'new' and old.queue == '')
+  if parked and (old.kept == 'own' or old.sends > 0) then return accept({ 'duplicate', '' }) end
+  -- What the store has sent may come while it still has the message.
+  if old.kept == 'own' and (old.sends == 0 or old.queue ~= '') then return accept({ 'duplicate', '' }) end
 end
 
 if record then

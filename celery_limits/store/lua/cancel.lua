@@ -5,7 +5,7 @@
 -- ARGV  now, task id, for how long the id is remembered, for how long the caller may take to settle (microseconds)
 -- Outcome  cancelled; detail: how many run, then ticket, fence and message of each that ended here. The caller tells their result backend
 --          and settles them; if it dies, whoever works off the outbox does.
--- include base clock number record hold rate walk note decode line ring alarm floating move wake payload
+-- include base clock number record hold rate walk note decode line ring alarm floating move wake seek payload
 
 tick()
 local task, running, ended = ARGV[2], 0, {}

@@ -5,7 +5,7 @@
 --       caller could not finish: it can be claimed at once
 -- Outcome  claimed; detail: ticket, fence, 'send' or the reason of its end, message, in turn. Publish with confirm, or tell the result
 --          backend; then settle. What is not settled in time is claimed again: at least once, and the ticket makes it once.
--- include base clock number record decode payload
+-- include base clock number record decode seek payload
 
 tick()
 for i = 4, #ARGV, 2 do

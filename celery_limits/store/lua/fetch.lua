@@ -2,46 +2,26 @@
 --
 -- KEYS  the namespace
 -- ARGV  now, worker ('' when nothing is to be recorded), the mark of its channel, how many at most, flags (r: granted messages
---       first; c: a queue that gave one goes to the end of the cycle; s: put what must wait into its line), how many
---       deliveries are acknowledged and their fields; how many queues, each with its name, '1' where it is consumed without
---       acknowledgement, and what tickets have at their end there; how many priority steps, and those; then the lists: for each
---       step, highest priority first, that of each queue
+--       first; c: a queue that gave one goes to the end of the cycle; s: put what must wait into its line; b: the worker is busy,
+--       so what was granted just now is left to one that has a place), how many
+--       deliveries are acknowledged and their fields; then the queues as in include/queues.lua
 -- Returns  field, number of the queue (from 1) and message of each; or 'lost': this worker holds no lease, beat first.
--- include base ring
+-- include base ring unacked queues
 
 local worker, mark, room, flags = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local unacked = P .. 'unacked:' .. worker
-local at = 6
-local function counted() -- a number and then so many arguments
-  local n, list = tonumber(ARGV[at]), {}
-  for i = 1, n do
-    list[i] = ARGV[at + i]
-  end
-  at = at + n + 1
-  return list
-end
-
-local acked = counted()
-local plain = true
-for _, field in ipairs(acked) do
-  plain = plain and string.sub(field, 1, 1) ~= 'g'
-end
+local acked, plain = read_acked(7, tonumber(ARGV[6]))
 if plain and acked[1] then call('HDEL', unacked, unpack(acked)) end
-local queues, bare, marks, ready = {}, {}, {}, {}
-for i = 1, tonumber(ARGV[at]) do
-  queues[i], bare[i], marks[i] = ARGV[at + 3 * i - 2], ARGV[at + 3 * i - 1] == '1', ARGV[at + 3 * i]
-  ready[i] = P .. 'ready:' .. queues[i]
-end
-at = at + 3 * #queues + 1
-local steps = counted()
-at = at - 1
-local function list_of(step, queue)
-  return ARGV[at + (step - 1) * #queues + queue]
+read_queues(7 + #acked)
+local ready = {}
+for i, queue in ipairs(queues) do
+  ready[i] = P .. 'ready:' .. queue
 end
 
 local found, kept, n, sifted = {}, {}, 0, 0
 local sifting = string.find(flags, 's', 1, true)
 local MOST_SIFTED = 100
+local YOUNG = 1000000 -- microseconds
 local must_wait -- with `sifting` only; below
 
 -- keep(queue, list, text, id): the message becomes this worker's, or stands in its line already.
@@ -58,7 +38,7 @@ local function keep(queue, list, text, id)
   if not bare[queue] then
     field = (id and 'g' or '') .. call('INCR', P .. 'serial') .. '.' .. mark
     kept[#kept + 1] = field
-    kept[#kept + 1] = queues[queue] .. '\n' .. list .. '\n' .. (id or '') .. '\n' .. text
+    kept[#kept + 1] = delivery_of(queues[queue], list, id or '', text)
   end
   local last = #found
   found[last + 1], found[last + 2], found[last + 3] = field, queue, text
@@ -105,10 +85,11 @@ local function pop(most)
 end
 
 -- done(): what was taken is recorded; whoever else waits for these queues is told if there is more.
+local busy, left_young = string.find(flags, 'b', 1, true), false
 local function done()
   if broken and not found[1] then return broken end
   if kept[1] then call('HSET', unacked, unpack(kept)) end
-  if n < room and sifted < MOST_SIFTED then
+  if n < room and sifted < MOST_SIFTED and not left_young then
     for i, queue in ipairs(queues) do
       ready[i] = P .. 'call:' .. queue
     end
@@ -133,7 +114,7 @@ if plain and holds and not granted and not sifting then
 end
 
 -- From here on the long way: there are granted tickets, or the queues are to be sifted.
--- include clock number record hold rate walk note decode line alarm floating move wake payload delivery arrival stand header
+-- include clock number record hold rate walk note decode line alarm floating move wake seek payload handout delivery arrival stand header
 
 tick()
 if not plain then
@@ -150,34 +131,27 @@ must_wait = function(queue, text)
   return t and stand(t, text)
 end
 
--- list_at(queue, rank): the list of the queue that a message of this rank belongs to, should it have to go back.
-local function list_at(queue, rank)
-  local step = 1
-  while steps[step + 1] and tonumber(steps[step + 1]) <= rank do
-    step = step + 1
-  end
-  return list_of(step, queue)
+-- is_young(list): was the first of these tickets granted just now, so that one who has a place may still come for it?
+local function is_young(list)
+  local t = ticket(call('LINDEX', list, 0) or '')
+  local young = t ~= nil and t.state == 'granted' and now - (tonumber(t.since) or 0) < YOUNG
+  left_young = left_young or young
+  return young
 end
 
--- take_granted(most): up to so many of the granted tickets, those of each queue in turn. From here on the message is this worker's
--- delivery, and the ticket waits to be picked up.
+-- take_granted(most): up to so many of the granted tickets, those of each queue in turn.
 local function take_granted(most)
   local left = true
   while left and n < most do
     left = false
     for i, queue in ipairs(queues) do
-      local id = n < most and not bare[i] and call('LPOP', P .. 'ready:' .. queue)
+      local list = P .. 'ready:' .. queue
+      local id = n < most and not bare[i] and not (busy and is_young(list)) and call('LPOP', list)
       if id then
         left = true
         local t = ticket(id)
         if t and t.kept == 'own' and (t.state == 'granted' or t.state == 'away') then
-          local text = payload(t)
-          call('HDEL', P .. 'task:' .. t.task, t.nonce .. ':m')
-          t.kept, t.sends = '', math.max(t.sends, 1)
-          save(t)
-          if t.state == 'granted' then alarm('grant', id, now + setting('grant')) end
-          if t.state == 'away' then alarm('forget', id, now + setting('forget')) end
-          keep(i, list_at(i, t.rank), text, id)
+          keep(i, list_at(i, t.rank), hand_out(t), id)
         end
       end
     end

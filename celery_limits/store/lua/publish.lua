@@ -4,7 +4,7 @@
 -- ARGV  now, queue, list, message; then, where it is limited and may start at once: task id, nonce, the rest of its record as for
 --       admit, and its links as in include/record.lua
 -- Returns  0 in the queue, 1 in the line
--- include base ring record arrival
+-- include base ring record seek arrival
 
 local queue, list, text = ARGV[2], ARGV[3], ARGV[4]
 

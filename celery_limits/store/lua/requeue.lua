@@ -8,4 +8,5 @@
 tick()
 call('HDEL', P .. 'unacked:' .. ARGV[2], '') -- a Redis that is full lets those go on that begin with a write which needs no memory
 give_back(ARGV[2], { unpack(ARGV, 4) }, ARGV[3] == 'front' and 'RPUSH' or 'LPUSH')
+push_fronted()
 return #ARGV - 3

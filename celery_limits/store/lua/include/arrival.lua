@@ -11,5 +11,6 @@ end
 
 -- arrival_in(text): 0 where there is none.
 local function arrival_in(text)
-  return tonumber(string.match(text, '"at": 0, "held": %[%], "fence": (%d+)}') or 0)
+  local _, _, came = seek(text, NOWHERE, '^"at": 0, "held": %[%], "fence": (%d+)}')
+  return tonumber(came or 0)
 end

@@ -2,7 +2,8 @@
 -- popped from, and the message, a line each. Fields are serial numbers, a dot, and the mark of the channel that fetched it; one
 -- that begins with g is the message of a granted ticket, which is named between list and message.
 local function parts(stored)
-  return string.match(stored, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  local queue, list, id, from = string.match(stored, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n()')
+  return queue, list, id, from and string.sub(stored, from)
 end
 
 -- delivered(worker, field): the message of a delivery, '' when it is not this worker's any more.
@@ -32,6 +33,21 @@ local function youngest_first(fields)
   table.sort(fields, function(a, b) return number(a) > number(b) end)
 end
 
+-- not_begun(worker, field, id): the worker was handed this ticket with its message, running, and gives it back: it is granted, as
+-- one that is fetched, and whoever gets the message picks it up. A spare goes on by itself, as after release(back).
+local function not_begun(worker, field, id)
+  local t = ticket(id)
+  if not t or t.state ~= 'running' or t.worker ~= worker or t.delivery ~= field then return end
+  call('ZREM', P .. 'worker:' .. worker, id)
+  t.state, t.worker, t.fence = 'granted', '', 0
+  if t.kept == 'spare' then
+    t.kept = 'own'
+    to_front(t)
+  end
+  save(t)
+  alarm('grant', id, now + setting('grant'))
+end
+
 -- give_back(worker, fields, push): deliveries back to their queues: RPUSH to the front, in the order in which they were fetched,
 -- LPUSH to the end.
 local function give_back(worker, fields, push)
@@ -40,7 +56,8 @@ local function give_back(worker, fields, push)
   for _, field in ipairs(fields) do
     local stored = call('HGET', hash, field)
     if stored then
-      local queue, list, _, text = parts(stored)
+      local queue, list, id, text = parts(stored)
+      if id ~= '' then not_begun(worker, field, id) end
       call(push, list, redelivered(text))
       call('HDEL', hash, field)
       ring_for(queue)
@@ -65,7 +82,9 @@ end
 local function drop(worker, fields)
   local hash = P .. 'unacked:' .. worker
   for _, field in ipairs(fields) do
-    local stored = string.sub(field, 1, 1) == 'g' and call('HGET', hash, field)
+    local asked = string.byte(field) == 63
+    if asked then field = string.sub(field, 2) end
+    local stored = asked and call('HGET', hash, field)
     local t = stored and ticket(select(3, parts(stored)))
     if t and t.kept == '' and (t.state == 'granted' or t.state == 'away') then
       let_go(t)

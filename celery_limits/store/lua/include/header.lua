@@ -1,12 +1,14 @@
 -- The limits header of a message that has not started, as our publishers write it into kombu's JSON: the fields in this order. What
 -- looks any other way is left to the gate, which reads it strictly.
-local HEADER = '"limits": ({"v": 1, "ticket": "[^"\\]*", "links": %[{.-}%], "at": 0, "held": %[%], "fence": %d+})'
+local START = '"limits": {"v": 1, "ticket": "'
+local HEADER = '^"limits": ({"v": 1, "ticket": "[^"\\]*", "links": %[{.-}%], "at": 0, "held": %[%], "fence": %d+})'
 local UNIT = { s = 1e6, m = 60e6, h = 3600e6 }
 
 -- first_key(text): the key of its first link; nil for a message that must not wait in a line yet, or that only the gate can judge.
 local function first_key(text)
   if not string.find(text, '"eta": null', 1, true) or not string.find(text, '"expires": null', 1, true) then return nil end
-  return string.match(text, '"limits": {"v": 1, "ticket": "[^"\\]*", "links": %[{"kind": "%l+", "key": "([^"\\]*)"')
+  local _, _, key = seek(text, START, '^"limits": {"v": 1, "ticket": "[^"\\]*", "links": %[{"kind": "%l+", "key": "([^"\\]*)"')
+  return key
 end
 
 local function longest_line(link)
@@ -32,7 +34,7 @@ local fields_of = {
 -- ticket_of(text, queue, mark): the ticket that a message of this queue stands in line with; `mark` is what its name has at its end
 -- there. Nil when it can't be told.
 local function ticket_of(text, queue, mark)
-  local header = string.match(text, HEADER)
+  local _, _, header = seek(text, START, HEADER)
   local read, limits = pcall(cjson.decode, header or '')
   if not read then return nil end
   local task, nonce = string.match(limits.ticket, '^(.+)%.([^.]+)$')
@@ -45,7 +47,7 @@ local function ticket_of(text, queue, mark)
     local o = #t.links
     t.links[o + 1], t.links[o + 2], t.links[o + 3], t.links[o + 4], t.links[o + 5] = kind, key, size, weight, extra
   end
-  local rank = string.match(text, '"routing_key": "[^"\\]*"}, "priority": (%d+)')
+  local _, _, rank = seek(text, '"routing_key": "', '^"routing_key": "[^"\\]*"}, "priority": (%d+)')
   if not rank then return nil end
   t.state, t.worker, t.fence, t.sends, t.arrival, t.at, t.reached, t.kept, t.reason = 'waiting', '', 0, 0, 0, 1, 1, 'own', ''
   t.rank, t.delivery, t.queue, t.expires, t.since = math.min(tonumber(rank), 255), '', queue, '', whole(now)

@@ -54,11 +54,15 @@ local function park(t)
   end
 end
 
+-- take_over(t): true when the message of t, which was granted, goes to the caller with the answer. Only release.lua can.
+local take_over
+
 -- grant(t): the chain is done; the message goes to the front of its queue, or to the outbox for another broker.
 local function grant(t)
   t.state, t.since, t.worker, t.fence = 'granted', whole(now), '', 0
-  save(t)
   if t.expires ~= '' then silence('expire', t.id) end
+  if take_over and take_over(t) then return end
+  save(t)
   alarm('grant', t.id, now + setting('grant'))
   if t.queue ~= '' then
     call('RPUSH', P .. 'ready:' .. t.queue, t.id)

@@ -13,7 +13,7 @@ local function payload(t)
   local keys = held[1] and cjson.encode(held) or '[]'
   local state = string.format('"at": %d, "held": %s, "fence": %d', t.at - 1, keys, tonumber(t.fence) or 0)
   if cut == 0 then
-    local from, to = string.find(text, '"at": %d+, "held": %b[], "fence": %d+}')
+    local from, to = seek(text, '"at": ', '^"at": %d+, "held": %b[], "fence": %d+}')
     return from and string.sub(text, 1, from - 1) .. state .. string.sub(text, to) or text
   end
   return string.sub(text, 1, cut) .. state .. string.sub(text, cut + 1)

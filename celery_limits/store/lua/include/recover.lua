@@ -1,9 +1,14 @@
 -- What becomes of a worker's tickets when it is gone.
 
+-- comes_again(t): has the broker not been told to forget the message? Of one that was handed over, its delivery says so.
+local function comes_again(t)
+  return t.late == '1' or call('HEXISTS', P .. 'unacked:' .. t.worker, t.delivery) == 1
+end
+
 -- recover(t, patience): t was with a worker that died or left. Where the store has the message it goes on from there, in its old
 -- place; else the broker redelivers it, or had been told to forget it, which `patience` outlasts.
 local function recover(t, patience)
-  if t.kept == '' then return go_away(t, t.late == '1' and setting('forget') or patience) end
+  if t.kept == '' then return go_away(t, comes_again(t) and setting('forget') or patience) end
   let_go(t)
   t.kept = 'own'
   if call('EXISTS', P .. 'cancelled:' .. t.task) == 1 then return finish(t, 'revoked') end

@@ -1,0 +1,11 @@
+-- hand_out(t): the message leaves the store. From here on it is a worker's delivery, which the caller records; and unless it runs
+-- at once, the ticket waits to be picked up.
+local function hand_out(t)
+  local text = payload(t)
+  call('HDEL', P .. 'task:' .. t.task, t.nonce .. ':m')
+  t.kept, t.sends = '', math.max(t.sends, 1)
+  save(t)
+  if t.state == 'granted' then alarm('grant', t.id, now + setting('grant')) end
+  if t.state == 'away' then alarm('forget', t.id, now + setting('forget')) end
+  return text
+end
