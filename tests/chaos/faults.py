@@ -200,18 +200,25 @@ class Injector:
 
     # -- wires -------------------------------------------------------------------------------------------------------
 
+    def _note_behind(self, fault: Fault, workers: list[str], phase: str = "fault") -> None:
+        """The wire is the place's, and one that was told to go may still end there what it runs."""
+        self.struck[fault.kind] += phase == "fault"
+        for worker in workers:
+            self._ledger.note(phase, kind=fault.kind, worker=worker, seconds=fault.seconds)
+
     def _cut(self, fault: Fault) -> None:
         with self._a_place(fault) as place:
-            self._note(fault, place)
+            self._note_behind(fault, self._fleet.behind_the_wire_of(place))
             _wire_of(place).cut_all()
 
     def _away(self, fault: Fault, *, silently: bool) -> None:
         with self._a_place(fault) as place:
-            self._note(fault, place)
+            workers = self._fleet.behind_the_wire_of(place)
+            self._note_behind(fault, workers)
             _wire_of(place).shut(silently=silently)
             self.over.wait(fault.seconds)
             _wire_of(place).reopen()
-            self._note(fault, place, "mended")
+            self._note_behind(fault, workers, "mended")
 
     def _cut_off(self, fault: Fault) -> None:
         self._away(fault, silently=False)

@@ -48,9 +48,10 @@ class Worker:
     """One `celery worker` and its pool."""
 
     def __init__(
-        self, name: str, conf: dict[str, Any], directory: Path, *options: str, environment: dict[str, str]
+        self, place: int, count: int, conf: dict[str, Any], directory: Path, *options: str, environment: dict[str, str]
     ) -> None:
-        self.name = f"{name}@chaos"
+        name = f"w{place}.{count}"
+        self.name, self.place = f"{name}@chaos", place
         self.log_file = directory / f"{name}.log"
         command = [sys.executable, "-m", "tests.chaos.worker", "-A", "tests.chaos.app", "worker", "-n", self.name]
         mine = {CONF: json.dumps(conf), NAME: self.name, "PYTHONPATH": str(ROOT), **environment}
@@ -129,10 +130,10 @@ class Place:
         self._ready_since = float("inf")
         fleet = self._fleet
         mine = {**fleet.site.conf(self.wire), "limits_on_lost_lease": self.mode}
-        name = f"w{self.number}.{self._count}"
         options = ("-P", self.pool, "-c", "3" if self.pool == "prefork" else "5")
         self.worker = Worker(
-            name,
+            self.number,
+            self._count,
             {**fleet.conf, **mine},
             fleet.directory,
             *options,
@@ -171,6 +172,7 @@ class Fleet:
         self.places: list[Place] = []
         self.conf: dict[str, Any] = {}
         self.ended: list[Worker] = []
+        self._replacing = threading.Lock()
 
     def __enter__(self) -> Fleet:
         try:
@@ -219,10 +221,16 @@ class Fleet:
 
     def replace(self, place: Place, *, shift: float = 0.0) -> None:
         """A new worker, where the old one has ended or soon will."""
-        if place.worker is not None:
-            self.ended = [worker for worker in self.ended if worker.is_running]
-            self.ended.append(place.worker)
+        with self._replacing:
+            if place.worker is not None:
+                self.ended = [worker for worker in self.ended if worker.is_running] + [place.worker]
         place.start(shift=shift)
+
+    def behind_the_wire_of(self, place: Place) -> list[str]:
+        """The names of the workers that reach Redis through it: its own, and those before it that have not ended."""
+        own = [place.worker] if place.worker is not None else []
+        before = [worker for worker in self.ended if worker.place == place.number and worker.is_running]
+        return [worker.name for worker in (*own, *before)]
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:

@@ -12,7 +12,7 @@ from tests.chaos.world import keys_of
 
 __all__ = ["DOOMED", "Called", "Felt", "History", "Run", "read"]
 
-DOOMED = frozenset({"kill", "kill all", "quit", "term twice"})
+DOOMED = frozenset({"kill", "kill all", "quit"})
 """What a worker does not come back from: it is felt until there is nothing of it any more."""
 
 

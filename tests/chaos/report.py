@@ -49,7 +49,7 @@ def _tasks(outcome: Outcome) -> int:
 
 
 def record(outcome: Outcome) -> None:
-    """One row at the end of the table."""
+    """One row at the end of the table, whatever is said below it."""
     by_name = {check.name: check for check in outcome.checks}
     again = sum(by_name["5 ends once"].excused.values())
     commit = subprocess.run(
@@ -62,5 +62,7 @@ def record(outcome: Outcome) -> None:
         f"{_tasks(outcome):,}", outcome.kills, faults, outcome.violations, len(by_name["5 nothing lost"].violations),
         again, len(outcome.left),
     ]  # fmt: skip
-    with RESULTS.open("a") as file:
-        file.write("| " + " | ".join(map(str, row)) + " |\n")
+    lines = RESULTS.read_text().splitlines()
+    last = max(i for i, line in enumerate(lines) if line.startswith("|"))
+    lines.insert(last + 1, "| " + " | ".join(map(str, row)) + " |")
+    RESULTS.write_text("\n".join(lines) + "\n")

@@ -223,6 +223,16 @@ def test_twice_since_the_first_was_killed(tale: Tale) -> None:
     assert tale.excused() == {"again: kill child": 1}
 
 
+@pytest.mark.parametrize("kind", ["term", "term twice"])
+def test_twice_although_its_worker_had_all_the_time_to_end_it(tale: Tale, kind: str) -> None:
+    tale.publish("a")
+    run = tale.start("a")
+    tale.fault(kind, "w1@chaos")
+    tale.end("a", run)
+    tale.live("a", "w2@chaos")
+    assert tale.wrong() == {"5 ends once": 1}
+
+
 def test_twice_although_the_first_had_long_been_acknowledged_when_its_worker_was_killed(tale: Tale) -> None:
     tale.publish("a")
     tale.live("a")
