@@ -137,6 +137,9 @@ def moves_are_legal(world: World, op: Op, ticket: str, pre: View, post: View) ->
     if op.verb == "requeue":
         assert ticket in op.among, f"{what}, which was not given back"
     message = world.messages[ticket]
+    if old and move == ("running", ""):
+        copies = old.sends > 1 or (old.kept == "spare" and not message.queue)
+        assert not copies, f"{what}, and another copy may come"
     if old and old.state == "running" and op.verb in RECOVERING:
         worker = world.workers[old.worker]
         assert not worker.leased, f"{what}, though its worker lives"

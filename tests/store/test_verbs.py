@@ -96,6 +96,24 @@ def test_a_redelivery_of_what_runs_is_kept_as_its_spare_and_dropped_with_it(stor
     assert wind_up(clock, w1, w2) == []
 
 
+@pytest.mark.parametrize("queue", ["q", ""])
+def test_a_spare_whose_acknowledgement_another_broker_did_not_hear_does_not_run(
+    store: Store, clock: Clock, queue: str
+) -> None:
+    """It comes again, when the first has ended. Ours is acknowledged in the step that keeps it, and is forgotten."""
+    w1, w2 = Worker(store, "w1", queue), Worker(store, "w2", queue)
+    w1.deliver("t.n", A)
+    w2.deliver("t.n", A)
+    w1.finish("t.n")
+    if queue:
+        assert names_in(store, "task:*") == []
+    else:
+        assert isinstance(w2.deliver("t.n", A), Duplicate)
+        live_on(clock, store.policy.remember + 5, w1, w2)
+    assert names_in(store, "task:*") == []
+    assert wind_up(clock, w1, w2) == []
+
+
 def test_a_spare_goes_on_when_its_worker_dies(store: Store, clock: Clock) -> None:
     w1, w2 = Worker(store, "w1"), Worker(store, "w2")
     w1.deliver("t.n", A)

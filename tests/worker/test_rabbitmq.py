@@ -37,6 +37,7 @@ RECONNECTED = 30.0
 RESTARTED = 40.0
 CLAIM = 0.2
 """Seconds that a claim lasts whose claimer dies."""
+CONNECTED = "Connected to amqp"
 
 
 @pytest.fixture(scope="module")
@@ -329,7 +330,11 @@ def test_expired_while_parked(scene: Scene, rabbit: Rabbit, acks: str) -> None:
 def test_connections_lost_while_a_body_runs(scene: Scene, rabbit: Rabbit, acks: str) -> None:
     """What the broker delivers again is the spare of the one that runs, and is dropped when that ends."""
     line = Line(scene, acks)
+    workers = rabbit.pair.start()
+    before = [worker.log.count(CONNECTED) for worker in workers]
     rabbit.node.close_connections()
+    for worker, times in zip(workers, before, strict=True):  # or it comes when the store has forgotten that it ran
+        worker.wait_for_log(CONNECTED, times + 1)
     if acks == "late":
         wait_until(lambda: has_spare(scene, line.first.id), "the message that came again is kept as a spare")
     scene.stage.open("first")

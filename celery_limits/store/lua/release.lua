@@ -19,12 +19,13 @@ if not record or string.sub(record, 1, #mine) ~= mine then return { 'stale', '' 
 local id = task .. '.' .. nonce
 local acked, plain = read_acked(8, tonumber(ARGV[7]))
 
--- A ticket that was sent once or never leaves nothing behind; the links of its record say which slots to free.
+-- A ticket of which there was one copy leaves nothing behind; the links of its record say which slots to free.
 local sends = string.sub(record, #mine + 1, #mine + 2)
 local chain = string.find(record, '\n', #mine, true)
 local simple = false
 local keys, weights, notes, n = {}, {}, {}, 0
-if chain and not back and (sends == '0\t' or sends == '1\t') then
+local single = (sends == '0\t' or sends == '1\t') and not string.find(record, '\tspare\t', #mine, true)
+if chain and not back and single then
   local text = string.sub(record, chain + 2)
   for kind, key, weight, past in string.gmatch(text, '([cfr])\t([^\t]+)\t[^\t]+\t(%d+)\t[^\t]*\t()') do
     simple = past > #text -- the links fill the record to its end, or it is not one to go by
@@ -96,7 +97,9 @@ call('ZREM', P .. 'worker:' .. worker, id)
 if not back then
   let_go(t)
   forget(t)
-  if t.sends > 1 then -- a second copy may be under way: it must find that the first has run
+  -- A second copy may be under way: it must find that the first has run. Another broker may still bring even the one that was kept
+  -- as the spare, if it was not heard to be acknowledged; ours forgets it in the step that keeps it.
+  if t.sends > 1 or (t.kept == 'spare' and t.queue == '') then
     t.state, t.kept = 'finished', ''
     alarm('forget', t.id, now + setting('remember'))
     save(t)
