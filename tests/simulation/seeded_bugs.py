@@ -1,4 +1,4 @@
-"""Bugs that the simulation must catch: the six of the model-based tests, seven more that take whole lives to show, ten
+"""Bugs that the simulation must catch: the six of the model-based tests, eight more that take whole lives to show, ten
 in how our own transport publishes, fetches, acknowledges and restores, and six in how a release hands over the next.
 
 Each names the first seed that catches it, and what is said then; what is caught for another reason is not caught.
@@ -57,6 +57,13 @@ OF_LIVES = (
             ("if old.kept == '' then\n      call('HSET'", "if false then\n      call('HSET'"),
         ),
         "is nowhere|have not ended|Full",
+    ),
+    # That copy is taken for acknowledged, though another broker may not have heard it, and delivers it once more.
+    Mutation(
+        "spare-forgotten",
+        ("release",),
+        ((" or (t.kept == 'spare' and t.queue == '')", ""),),
+        "and another copy may come",
     ),
     # Recovered from a dead worker, a ticket goes to the end of its line.
     Mutation(
@@ -225,6 +232,7 @@ _CAUGHT_AT = {
     "outage-taken-for-death": 3,
     "old-claim-settles": 111,
     "spare-dropped": 46,
+    "spare-forgotten": 46,
     "recovered-at-the-end": 9,
     "grant-never-times-out": 10,
     "dead-are-not-buried": 1,
