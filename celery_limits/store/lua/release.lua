@@ -67,11 +67,12 @@ if ARGV[from] and call('ZSCORE', P .. 'worker:' .. worker, '!') then
       i = i + 1
     end
     if handed[1] or not queues[i] or bare[i] or call('EXISTS', unpack(ahead)) > 0 then return false end
-    if not string.find(message(t) or '', '"eta": null', 1, true) then return false end
+    local text = message(t)
+    if not text or not string.find(text, '"eta": null', 1, true) then return false end
     local waits = t.waits
     t.state, t.worker, t.fence, t.waits = 'running', worker, serial(), ''
     t.delivery = 'g' .. t.fence .. '.' .. ARGV[from]
-    local text = hand_out(t)
+    text = hand_out(t, text)
     call('ZADD', P .. 'worker:' .. worker, t.fence, t.id)
     call('HSET', P .. 'unacked:' .. worker, t.delivery, delivery_of(t.queue, list_at(i, t.rank), t.id, text))
     handed = { t.delivery, i, text, t.id, t.fence, waits }

@@ -1,7 +1,7 @@
--- hand_out(t): the message leaves the store. From here on it is a worker's delivery, which the caller records; and unless it runs
+-- hand_out(t, text): the message leaves the store. From here on it is a worker's delivery, which the caller records; and unless it runs
 -- at once, the ticket waits to be picked up.
-local function hand_out(t)
-  local text = payload(t)
+local function hand_out(t, text)
+  text = payload(t, text)
   call('HDEL', P .. 'task:' .. t.task, t.nonce .. ':m')
   t.kept, t.sends = '', math.max(t.sends, 1)
   save(t)

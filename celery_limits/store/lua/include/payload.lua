@@ -1,8 +1,8 @@
 -- The message as it goes back to its queue. The store never decodes a message: where its publisher marked the place (CUT, a byte
 -- offset; 0: a message as kombu's Redis transport writes it, whose header has them last), position, held keys and fence are
--- written there as JSON, and every other byte stays what it was.
-local function payload(t)
-  local text = message(t)
+-- written there as JSON, and every other byte stays what it was. `text`: the message, where it was read before.
+local function payload(t, text)
+  text = text or message(t)
   local cut = tonumber(t.cut)
   if not text or not cut then return text or '' end
   local held = {}

@@ -80,6 +80,12 @@ local function done_with(key, from)
   end
 end
 
+-- may_fit(key, head, special): is there room for anyone of this class? If not, not even the first of it need be read.
+local function may_fit(key, head, special)
+  local kind, size = string.match(head.class, '^(%a):([^:]*)')
+  return kind == 'r' or used(key) < sized(kind, size, special)
+end
+
 wake = function(key)
   local moved, from = true, #freed
   while moved do
@@ -92,7 +98,7 @@ wake = function(key)
     end
     moved = false
     for _, head in ipairs(heads(key, special)) do
-      if move_on(key, head, special) then
+      if may_fit(key, head, special) and move_on(key, head, special) then
         moved, budget = true, budget - 1
         break
       end
