@@ -15,6 +15,8 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from .store.caller import discreet
+
 __all__ = ["broker_url", "is_broker", "masked", "store_client", "store_url", "unreadable"]
 
 REDIS_SCHEMES = frozenset({"redis", "rediss", "unix"})
@@ -70,10 +72,10 @@ def store_client(app: Any, configured: str | None, timeout: float, retries: int 
             raise unreadable(broker_url(app)) from None
         assert client is not None
         client.connection_pool.connection_kwargs["retry"] = Retry(NoBackoff(), retries)
-        return client
+        return discreet(client)
     url, retry = store_url(app, configured), Retry(NoBackoff(), retries)
     try:
-        return Redis.from_url(url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=retry)
+        return discreet(Redis.from_url(url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=retry))
     except (ValueError, TypeError):
         raise unreadable(url) from None
 

@@ -14,20 +14,29 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from hiredis import pack_command
-from redis import Redis
+from redis import Redis, UsernamePasswordCredentialProvider
 from redis import exceptions as redis_errors
 from redis.cluster import RedisCluster
 
 from .errors import StoreError, StoreReadOnly, StoreUnavailable, translate
 from .scripts import Script
 
-__all__ = ["Arg", "Caller"]
+__all__ = ["Arg", "Caller", "discreet"]
 
 Arg: TypeAlias = str | bytes | int
 ATTEMPTS = 3
 
 # redis-py types its connections differently from version to version; what we use of them has been the same since 5.
 Connection: TypeAlias = Any
+
+
+def discreet(client: Redis) -> Redis:
+    """redis-py 6 shows the arguments of its connections, the password among them, to whoever prints the client."""
+    arguments = client.connection_pool.connection_kwargs
+    if password := arguments.pop("password", None):
+        user = arguments.pop("username", None)
+        arguments["credential_provider"] = UsernamePasswordCredentialProvider(user, password)
+    return client
 
 
 def _worth_repeating(error: Exception, named: StoreError) -> bool:

@@ -19,7 +19,7 @@ from celery_limits.chain import ConcurrencyLink, FloatingLink, Link, RateLink
 from celery_limits.limits import MAX_SIZE, parse_rate
 
 from . import outcomes
-from .caller import Arg, Caller
+from .caller import Arg, Caller, discreet
 from .errors import StoreDenied, StoreTooOld, translated
 from .keys import limit_key, prefix_of
 from .listener import Listener
@@ -136,7 +136,7 @@ class Store:
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "celery", policy: Policy | None = None, **options: Any) -> Store:
-        return cls(Redis.from_url(url, **options), namespace, policy)
+        return cls(discreet(Redis.from_url(url, **options)), namespace, policy)
 
     def __repr__(self) -> str:
         return f"<Store {self.namespace!r}>"

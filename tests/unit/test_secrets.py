@@ -46,8 +46,9 @@ def limits_on(url: object) -> Limits:
     return Limits(app)
 
 
-def test_settings_and_handles_do_not_show_it() -> None:
-    limits = limits_on(f"redis://:{SECRET}@host:6379/0")
+@pytest.mark.parametrize("url", [f"redis://:{SECRET}@host:6379/0", f"redis://me:{SECRET}@host:6379/0"])
+def test_settings_and_handles_do_not_show_it(url: str) -> None:
+    limits = limits_on(url)
     shown = [repr(limits), repr(limits.settings), str(limits.settings), limits.url, repr(limits.store)]
     shown.append(repr(limits.store.client))
     assert SECRET not in " ".join(shown)
@@ -76,6 +77,25 @@ def test_the_error_of_another_setting_quotes_it() -> None:
     app.conf.limits_lease = "soon"
     with pytest.raises(ImproperlyConfigured, match="limits_lease = 'soon'"):
         Settings.of(app)
+
+
+@pytest.mark.parametrize("setting", ["limits_store_url", "broker_url"])
+def test_a_handle_logs_in_with_it_all_the_same(redis_server: RedisServer, setting: str) -> None:
+    app = Celery("secrets", set_as_current=False)
+    scheme = "unix" if setting == "limits_store_url" else "limits+redis+socket"
+    app.conf[setting] = f"{scheme}://guest:{SECRET}@{redis_server.socket}"
+    with redis_server.client() as client:
+        client.acl_setuser("guest", enabled=True, passwords=[f"+{SECRET}"], keys=["*"], commands=["+@all"])
+        try:
+            store = Limits(app).store
+            store.beat("w")
+            assert SECRET not in repr(store.client)
+            who = [connection["user"] for connection in client.client_list()]
+            store.leave("w")
+            store.close()
+        finally:
+            client.acl_deluser("guest")
+    assert "guest" in who
 
 
 def test_a_refused_password_is_not_in_the_error(redis_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
