@@ -332,7 +332,7 @@ class Scene:
     def unacked(self) -> list[str]:
         """Deliveries of a Redis broker, where that is the store's Redis, that nobody acknowledged."""
         client: Any = self.limits.store.client
-        return [f"unacked {tag!r}" for tag in client.hkeys("unacked")]
+        return [f"unacked {tag!r}: {message!r:.1000}" for tag, message in client.hgetall("unacked").items()]
 
 
 def app_on(server: RedisServer, stages: Path) -> tuple[Any, dict[str, Any]]:
