@@ -20,8 +20,9 @@ import psutil
 
 from celery_limits import Limits
 from celery_limits.store.keys import NOTE_SETTINGS, SETTINGS
+from celery_limits.transport.transports import client_of
 from tests.redis_server import RedisServer
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE, wait_until
 from tests.worker.proj import CONF, build
 from tests.worker.stage import Entry, Stage, is_alive
 
@@ -256,6 +257,7 @@ class Scene:
         self.queue = tag
         self.sizes: dict[str, int] = {}  # keys that allow more than one body at once
         self._workers = workers
+        self._brokers: dict[str, Any] = {}
         directory = directory / tag
         directory.mkdir()
         self.stage = Stage(directory)
@@ -330,9 +332,13 @@ class Scene:
         return [*leftovers(self.limits), *self.unacked()]
 
     def unacked(self) -> list[str]:
-        """Deliveries of a Redis broker, where that is the store's Redis, that nobody acknowledged."""
-        client: Any = self.limits.store.client
-        return [f"unacked {tag!r}: {message!r:.1000}" for tag, message in client.hgetall("unacked").items()]
+        """Deliveries of a Redis broker that nobody acknowledged, whatever Redis has the store."""
+        url = self.app.conf.broker_url
+        if url not in self._brokers:
+            self._brokers[url] = client_of(self.app.connection_for_read(), DEADLINE)
+        client = self._brokers[url]
+        found = client.hgetall("unacked") if client is not None else {}
+        return [f"unacked {tag!r}: {message!r:.1000}" for tag, message in found.items()]
 
 
 def app_on(server: RedisServer, stages: Path) -> tuple[Any, dict[str, Any]]:
