@@ -76,7 +76,7 @@ class Lease:
         return self._admits and self._reachable and time.monotonic() < self._good_until
 
     def admit_no_more(self) -> None:
-        """It is about to be left. Whoever is not in the ledger by now does not ask; see `Gate._ask`."""
+        """It is about to be left. Whoever is not in the ledger by now does not ask; see `Gate._plan`."""
         self._admits = False
 
     def doubt(self, error: StoreError) -> None:
