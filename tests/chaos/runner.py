@@ -20,7 +20,7 @@ from tests.chaos.load import Load
 from tests.chaos.plan import Plan
 from tests.waiting import wait_until
 
-__all__ = ["AT_THE_END", "Outcome", "play"]
+__all__ = ["AT_THE_END", "Outcome", "play", "under_way"]
 
 PATIENCE = 90.0
 """Seconds without a new line in the ledger after which nothing more is to be expected, on the busiest machine."""
@@ -68,6 +68,7 @@ def play(plan: Plan, fleet: Fleet, say: Say, hunted: frozenset[str] = frozenset(
     left: list[str] = []
     if not hunted:
         _work_off(fleet, injector, load, PATIENCE)
+        injector.restart_the_fallen()
         left = _come_to_rest(fleet, limits)
     elif not _seen(fleet, hunted - AT_THE_END):
         _work_off(fleet, injector, load, HUNTING, 3 * HUNTING)
@@ -109,10 +110,8 @@ def _come_to_rest(fleet: Fleet, limits: Any) -> list[str]:
     """What is left once the last worker has gone, and what the audit finds."""
     waited = FORGET + PATIENCE
     with suppress(AssertionError):  # then it is left over
-        wait_until(
-            lambda: not _under_way(fleet, limits), "all is quiet", within=waited, sleep=lambda _: time.sleep(0.5)
-        )
-    found = _under_way(fleet, limits) + [str(finding) for finding in limits.audit()]
+        wait_until(lambda: not under_way(fleet, limits), "all is quiet", within=waited, sleep=lambda _: time.sleep(0.5))
+    found = under_way(fleet, limits) + [str(finding) for finding in limits.audit()]
     for place in fleet.places:
         place.wait_ready()  # one that is starting would not leave, but die
         if place.worker is not None and place.worker.is_running:
@@ -125,7 +124,7 @@ def _come_to_rest(fleet: Fleet, limits: Any) -> list[str]:
     return [*found, *leftovers(limits.store), *fleet.site.left()]
 
 
-def _under_way(fleet: Fleet, limits: Any) -> list[str]:
+def under_way(fleet: Fleet, limits: Any) -> list[str]:
     """Of the store, everything but what belongs to live workers."""
     client: Any = limits.store.client
     left = []
@@ -135,9 +134,8 @@ def _under_way(fleet: Fleet, limits: Any) -> list[str]:
             left += [f"{name} {member.decode()}" for member in client.zrange(raw, 0, -1) if member != b"!"]
         elif name not in ("leases", "pulse"):
             left.append(name)
-    leases = client.zcard(f"{limits.store.prefix}leases")
-    if leases > len(
-        fleet.places
-    ):  # the dead are given time after an outage, and the last to leave would not wait for it
-        left.append(f"{leases} leases of {len(fleet.places)} workers")
+    # The dead are given time, and the last to leave would not wait for it.
+    running = {place.worker.name for place in fleet.places if place.worker and place.worker.is_running}
+    leases = [raw.decode() for raw in client.zrange(f"{limits.store.prefix}leases", 0, -1)]
+    left += [f"lease of {name}" for name in leases if name.partition("/")[0] not in running]
     return left or fleet.site.left()

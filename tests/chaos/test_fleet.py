@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from tests.chaos.fleet import Fleet, scratch
+from tests.chaos.fleet import LEASE, Fleet, scratch
+from tests.chaos.runner import under_way
+from tests.waiting import DEADLINE, wait_until
 
 
 def test_one_that_was_told_to_go_feels_its_wire_until_it_has_ended() -> None:
@@ -18,3 +20,18 @@ def test_one_that_was_told_to_go_feels_its_wire_until_it_has_ended() -> None:
         before.signal(signal.SIGTERM)
         before.wait_gone()
         assert fleet.behind_the_wire_of(place) == ["w1.2@chaos"]
+
+
+def test_the_lease_of_one_that_was_killed_is_waited_for_though_no_other_took_its_place() -> None:
+    """Else the last to leave would leave it behind."""
+    with scratch() as directory, Fleet(Path(directory), ("threads", "threads")) as fleet:
+        limits = fleet.limits()
+        for place in fleet.places:
+            place.wait_ready()
+        wait_until(lambda: under_way(fleet, limits) == [], "both are at rest")
+        killed = fleet.places[0].worker
+        assert killed is not None
+        killed.signal(signal.SIGKILL)
+        killed.wait_gone()
+        assert [name.partition("/")[0] for name in under_way(fleet, limits)] == ["lease of w1.1@chaos"]
+        wait_until(lambda: under_way(fleet, limits) == [], "the other has buried it", within=LEASE + DEADLINE)
