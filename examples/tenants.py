@@ -36,7 +36,8 @@ def ship(tenant: str, order: int) -> str:
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory, EmbeddedRedis(directory) as server:
         path = server.url.removeprefix("unix://")
-        app.conf.update(broker_url=f"redis+socket://{path}", result_backend=f"redis+socket://{path}")
+        results = "cache+memory://"  # client and worker are one process here
+        app.conf.update(broker_url=f"redis+socket://{path}", result_backend=results)
         orders = [ship.s("small", n) for n in range(4)] + [ship.s("flooding", n) for n in range(20)]
         with start_worker(app, pool="threads", concurrency=8, perform_ping_check=False, loglevel="warning"):
             began = time.monotonic()
