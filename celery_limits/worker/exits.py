@@ -322,20 +322,28 @@ class Holding:
             self.release()
         return self._hidden["on_success"](result, *args, **kwargs)
 
+    @property
+    def _is_left_to_broker(self) -> bool:
+        """Whether Celery has cancelled it (a cold shutdown, a lost connection), so that its message comes again. Should
+        its time limit pass while its process ends, Celery would acknowledge it all the same, and tell nobody."""
+        return self._request._already_cancelled and not self._request.acknowledged
+
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         """Where the body is not a process of its own, a hard time limit has unwound it before this is called."""
+        left = not soft and self._is_left_to_broker
         if not soft and not self._forked:
             self.body_ended(released=False)
-            self.release()
-        return self._hidden["on_timeout"](soft, timeout)
+            self.release(back=left)
+        return None if left else self._hidden["on_timeout"](soft, timeout)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Called by the pool when there is no result: the process died, was killed, ran out of time; or was not able to
         bring one, and lives."""
-        if not isinstance(_exception_of(exc_info), _DYING):
+        died = isinstance(_exception_of(exc_info), _DYING)
+        if not died:
             self._over = True
         try:
-            return self._hidden["on_failure"](exc_info, *args, **kwargs)
+            return None if died and self._is_left_to_broker else self._hidden["on_failure"](exc_info, *args, **kwargs)
         finally:
             if not self._released and not self._pending:
                 # Acknowledged before it began, or cancelled and left to the broker to deliver again.

@@ -95,6 +95,7 @@ def test_a_producer_declares_what_it_publishes_to_by_a_method_that_can_be_replac
 
 def test_a_request_accepts_attributes_of_ours() -> None:
     assert "__dict__" in dir(Request), "exits.Holding and gate.Gate put their hooks on the request itself"
+    assert Request._already_cancelled is False, "exits.Holding asks whether a message was left to the broker"
 
 
 def test_the_pool_tells_apart_who_queues_by_itself() -> None:
