@@ -16,7 +16,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
+from signal import SIGCONT, SIGKILL, SIGSTOP, SIGUSR1, Signals
 from typing import Any
 
 import psutil
@@ -94,7 +94,13 @@ class Worker:
                 os.kill(pid, number)
 
     def wait_gone(self, within: float = STOP_SECONDS) -> None:
-        wait_until(lambda: not self.is_running, f"{self.name} ends", within=within)
+        try:
+            wait_until(lambda: not self.is_running, f"{self.name} ends", within=within)
+        except AssertionError:
+            self.signal(SIGUSR1)  # Celery logs the stack of every thread
+            with suppress(AssertionError):
+                wait_until(lambda: b"LOCAL VARIABLES" in self.log_file.read_bytes(), "it says where it stands")
+            raise
         wait_until(lambda: not any(map(is_alive, self.family)), f"the pool of {self.name} ends", within=within)
 
     def end(self) -> None:
