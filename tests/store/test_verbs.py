@@ -28,6 +28,7 @@ from tests.store.actors import (
     live_on,
     names_in,
     r,
+    raw_client,
     ready_in,
     settle,
     wind_up,
@@ -148,6 +149,17 @@ def test_a_ticket_with_a_spare_that_goes_back_runs_once_more_whichever_copy_come
     first = w2.deliver("t.n", A)  # the copy that w1 gave back to the broker
     started = wind_up(clock, w2, w1)
     assert isinstance(first, Admitted) + started.count("t.n") == 1
+
+
+def test_a_line_that_nobody_can_read_does_not_keep_the_others_of_its_key_waiting(store: Store, clock: Clock) -> None:
+    w, client = Worker(store), raw_client(store)
+    w.deliver("first.n", A)
+    w.deliver("second.n", A)
+    client.hset(f"{store.prefix}note:a", "class:junk", "1")
+    client.zadd(f"{store.prefix}line:junk:a", {"gone.n": 1})
+    w.finish("first.n")
+    assert names_in(store, "line:*") == []
+    assert wind_up(clock, w) == ["second.n"]
 
 
 # -- fetch and grants -------------------------------------------------------------------------------------

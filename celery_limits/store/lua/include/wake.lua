@@ -80,10 +80,11 @@ local function done_with(key, from)
   end
 end
 
--- may_fit(key, head, special): is there room for anyone of this class? If not, not even the first of it need be read.
+-- may_fit(key, head, special): is there room for anyone of this class? If not, not even the first of it need be read. Of a rate, or a
+-- class that can't be read, the ticket itself says.
 local function may_fit(key, head, special)
-  local kind, size = string.match(head.class, '^(%a):([^:]*)')
-  return kind == 'r' or used(key) < sized(kind, size, special)
+  local kind, size = string.match(head.class, '^([cf]):(%d+)$')
+  return not kind or used(key) < sized(kind, size, special)
 end
 
 wake = function(key)
