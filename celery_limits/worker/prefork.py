@@ -8,6 +8,10 @@ When a process dies, the pool hears of it a moment before it can be waited for, 
 five seconds. Until then its slots would be held for nothing: here it looks again at once. And where the connection to
 the broker is lost in between, the pool is registered with the event loop anew and falls over the process that it does
 not watch any more, and with it the worker: here it is watched again.
+
+When a process dies with a job, the pool closes its pipes and goes on knowing the number of the one that it read results
+from. Registered with the event loop anew, it reads from whatever has that number by then. That may be the pipe of
+another process's jobs: a job is stolen from it, or both sides wait for the rest of one for ever. Here it is forgotten.
 """
 
 from __future__ import annotations
@@ -32,13 +36,14 @@ LOOKS = 200
 
 
 def install() -> None:
-    """Relies on `AsynPool.flush`, `AsynPool._event_process_exit(hub, proc)` and
-    `AsynPool._track_child_process(proc, hub)` being what is called then."""
+    """Relies on `AsynPool.flush`, `AsynPool._event_process_exit(hub, proc)`, `AsynPool._track_child_process(proc, hub)`
+    and `AsynPool.destroy_queues(queues, proc)` being what is called then."""
     if not hasattr(AsynPool, _MARK):
         setattr(AsynPool, _MARK, True)
         AsynPool.flush = _giving_back(AsynPool.flush)
         AsynPool._event_process_exit = _looking_again(AsynPool._event_process_exit)
         AsynPool._track_child_process = _watching_anew(AsynPool._track_child_process)
+        AsynPool.destroy_queues = _forgetting(AsynPool.destroy_queues)
 
 
 def _giving_back(flush: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -86,6 +91,21 @@ def _watching_anew(track: Callable[..., None]) -> Callable[..., None]:
         track(pool, process, hub)
 
     return watch_anew
+
+
+def _forgetting(destroy: Callable[..., int]) -> Callable[..., int]:
+    """Relies on `_fileno_to_outq` being what the pool reads from when it is registered, on `hub_remove` being a method
+    of its event loop, and on `_untrack_child_process` closing the file by which the process was watched. Where the end
+    of one that the pool has replaced was not noticed through that file, nobody else closes it."""
+
+    def forget_and_destroy(pool: Any, queues: Any, process: Any) -> int:
+        if pool._fileno_to_outq.get(process.outqR_fd) is process:
+            del pool._fileno_to_outq[process.outqR_fd]
+        if process not in pool._pool:
+            pool._untrack_child_process(process, pool.hub_remove.__self__)
+        return destroy(pool, queues, process)
+
+    return forget_and_destroy
 
 
 def write_now(pool: Any, hub: Any, process: int) -> None:

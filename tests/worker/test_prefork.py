@@ -4,37 +4,116 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 from celery.concurrency.asynpool import AsynPool
 from kombu.asynchronous import Hub
 
 from celery_limits.worker import prefork
 from tests.waiting import wait_until
 
+NUMBERS = 2
+"""File numbers below those of the pool that are free again when its processes die, as after a lost connection."""
 
-def test_a_process_that_is_ending_when_the_pool_gets_a_new_event_loop() -> None:
+
+class Looped:
+    """A pool and the event loop that it is registered with."""
+
+    def __init__(self, processes: int) -> None:
+        taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(NUMBERS)]
+        self.hub = Hub()
+        self.pool: Any = AsynPool(processes, threads=False)
+        for number in taken:
+            os.close(number)
+        self.register()
+        self.turn_until(lambda: len(self.pool._all_inqueues) == processes, "all processes are up")
+
+    def register(self) -> None:
+        self.pool.register_with_event_loop(self.hub)
+        self._loop = self.hub.create_loop()
+        self.hub.call_later(0.01, self._tick)
+
+    def _tick(self) -> None:
+        """So that the loop does not wait for anything else."""
+        self.hub.call_later(0.01, self._tick)
+
+    def turn_until(self, is_so: Callable[[], bool], what: str) -> None:
+        def turn() -> bool:
+            next(self._loop)
+            return is_so()
+
+        wait_until(turn, what)
+
+    def reconnect(self) -> None:
+        """What a worker does with its pool when the connection to the broker is lost, and is there again."""
+        self.hub.reset()
+        self.pool.flush()
+        self.register()
+
+    def sleep_in(self, process: Any) -> None:
+        """The process begins with a job that does not end."""
+        others = {other.inqW_fd for other in self.pool._pool if other is not process} - self.pool._busy_workers
+        self.pool._busy_workers |= others
+        job = self.pool.apply_async(time.sleep, (60,))
+        self.turn_until(job.accepted, "it has begun")
+        self.pool._busy_workers -= others
+        assert job._write_to is process
+
+    def close(self) -> None:
+        self.pool.terminate()
+        self.pool.join()
+        self.hub.close()
+
+
+@pytest.fixture
+def two() -> Iterator[Looped]:
+    prefork.install()
+    looped = Looped(2)
+    yield looped
+    looped.close()
+
+
+def kill(process: Any) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_a_process_that_is_ending_when_the_pool_gets_a_new_event_loop(two: Looped) -> None:
     """Its end was noticed, and it could not be waited for yet; then the broker's connection was lost. The pool watches
     it again, and replaces it."""
-    prefork.install()
-    hub = Hub()
-    pool: Any = AsynPool(1, threads=False)
-    try:
-        pool.register_with_event_loop(hub)
-        (process,) = pool._pool
-        os.kill(process.pid, signal.SIGKILL)
-        pool._untrack_child_process(process, hub)  # what the pool does when it hears of the end
-        hub.reset()
-        pool.register_with_event_loop(hub)
-        loop = hub.create_loop()
-        hub.call_repeatedly(0.01, lambda: None)  # so that the loop does not wait for anything else
+    process = two.pool._pool[0]
+    os.kill(process.pid, signal.SIGKILL)
+    two.pool._untrack_child_process(process, two.hub)  # what the pool does when it hears of the end
+    two.hub.reset()
+    two.register()
+    two.turn_until(lambda: process not in two.pool._pool and len(two.pool._pool) == 2, "another is in its place")
 
-        def is_replaced() -> bool:
-            next(loop)
-            return process not in pool._pool and len(pool._pool) == 1
 
-        wait_until(is_replaced, "another process is there in its place")
-    finally:
-        pool.terminate()
-        pool.join()
-        hub.close()
+def test_processes_that_die_with_their_jobs_while_the_connection_is_lost(two: Looped) -> None:
+    """The pipes of the new ones have the numbers of the old ones, but not each the one that it had. The pool reads from
+    those of results alone, and its jobs reach their processes."""
+    processes = sorted(two.pool._pool, key=lambda process: process.inqW_fd)
+    for process in processes:
+        two.sleep_in(process)
+    for process in processes:
+        kill(process)
+    two.reconnect()
+    assert not {*processes} & {*two.pool._pool}
+    assert {*two.pool._fileno_to_outq} == {process.outqR_fd for process in two.pool._pool}
+    assert not {*two.hub.readers} & {process.inq._reader.fileno() for process in two.pool._pool}
+    jobs = [two.pool.apply_async(pow, (2, n)) for n in range(6)]
+    two.turn_until(lambda: all(job.ready() for job in jobs), "all jobs are done")
+    assert [job.get() for job in jobs] == [1, 2, 4, 8, 16, 32]
+
+
+def test_the_file_by_which_a_process_was_watched_is_closed_with_its_pipes(two: Looped) -> None:
+    process = two.pool._pool[0]
+    two.sleep_in(process)
+    watched = process._sentinel_poll
+    kill(process)
+    two.reconnect()
+    assert process._sentinel_poll is None
+    assert watched not in two.hub.readers
