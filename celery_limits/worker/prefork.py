@@ -12,17 +12,21 @@ not watch any more, and with it the worker: here it is watched again.
 When a process dies with a job, the pool closes its pipes and goes on knowing the number of the one that it read results
 from. Registered with the event loop anew, it reads from whatever has that number by then. That may be the pipe of
 another process's jobs: a job is stolen from it, or both sides wait for the rest of one for ever. Here it is forgotten.
+
+A result that is longer than what a pipe holds is read in parts. When the connection is lost in between, what was read
+is forgotten, the rest is taken for the beginning of another, and nothing more is heard of that process: here it is read
+on.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from celery.concurrency.asynpool import AsynPool
+from celery.concurrency.asynpool import AsynPool, ResultHandler
 
 from .exits import Holding
 
@@ -36,14 +40,16 @@ LOOKS = 200
 
 
 def install() -> None:
-    """Relies on `AsynPool.flush`, `AsynPool._event_process_exit(hub, proc)`, `AsynPool._track_child_process(proc, hub)`
-    and `AsynPool.destroy_queues(queues, proc)` being what is called then."""
+    """Relies on `AsynPool.flush`, `_event_process_exit(hub, proc)`, `_track_child_process(proc, hub)` and
+    `destroy_queues(queues, proc)`, and `ResultHandler._recv_message(add_reader, fd, callback)`, being what is called
+    then."""
     if not hasattr(AsynPool, _MARK):
         setattr(AsynPool, _MARK, True)
         AsynPool.flush = _giving_back(AsynPool.flush)
         AsynPool._event_process_exit = _looking_again(AsynPool._event_process_exit)
         AsynPool._track_child_process = _watching_anew(AsynPool._track_child_process)
         AsynPool.destroy_queues = _forgetting(AsynPool.destroy_queues)
+        ResultHandler._recv_message = _reading_on(ResultHandler._recv_message)
 
 
 def _giving_back(flush: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -101,11 +107,33 @@ def _forgetting(destroy: Callable[..., int]) -> Callable[..., int]:
     def forget_and_destroy(pool: Any, queues: Any, process: Any) -> int:
         if pool._fileno_to_outq.get(process.outqR_fd) is process:
             del pool._fileno_to_outq[process.outqR_fd]
+            _half_read(pool._result_handler).pop(process.outqR_fd, None)
         if process not in pool._pool:
             pool._untrack_child_process(process, pool.hub_remove.__self__)
         return destroy(pool, queues, process)
 
     return forget_and_destroy
+
+
+def _reading_on(receive: Callable[..., Iterator[None]]) -> Callable[..., Iterator[None]]:
+    """Relies on it being a generator that reads one message from the file, and yields while it can not. The
+    event loop drops it when it is reset."""
+
+    def read_on(handler: Any, add_reader: Any, fd: int, callback: Any) -> Iterator[None]:
+        half_read = _half_read(handler)
+        message = half_read.pop(fd, None) or receive(handler, add_reader, fd, callback)
+        for _ in message:
+            half_read[fd] = message
+            yield
+            half_read.pop(fd, None)
+
+    return read_on
+
+
+def _half_read(handler: Any) -> dict[int, Iterator[None]]:
+    """The messages of which a part was read, by the number of their file."""
+    found: dict[int, Iterator[None]] = handler.__dict__.setdefault("limits_half_read", {})
+    return found
 
 
 def write_now(pool: Any, hub: Any, process: int) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
+from fcntl import ioctl
+from termios import FIONREAD
 from typing import Any
 
 import pytest
@@ -17,6 +20,9 @@ from tests.waiting import wait_until
 
 NUMBERS = 2
 """File numbers below those of the pool that are free again when its processes die, as after a lost connection."""
+
+LONG = 1_000_000
+"""Bytes: more than any pipe holds."""
 
 
 class Looped:
@@ -63,6 +69,8 @@ class Looped:
         assert job._write_to is process
 
     def close(self) -> None:
+        for process in self.pool._pool:
+            os.kill(process.pid, signal.SIGKILL)  # one may wait for somebody to read its result
         self.pool.terminate()
         self.pool.join()
         self.hub.close()
@@ -117,3 +125,26 @@ def test_the_file_by_which_a_process_was_watched_is_closed_with_its_pipes(two: L
     two.reconnect()
     assert process._sentinel_poll is None
     assert watched not in two.hub.readers
+
+
+def test_a_result_that_is_half_read_when_the_connection_is_lost(two: Looped) -> None:
+    """Longer than what a pipe holds, so it comes in parts. The rest of it is read as such, and the process goes on."""
+    job = two.pool.apply_async(bytes, (LONG,))
+    two.turn_until(lambda: job._write_to is not None, "it is sent to a process")
+    process = job._write_to
+    wait_until(lambda: unread(process) > LONG // 100, "the process writes its result")
+    os.kill(process.pid, signal.SIGSTOP)
+    two.turn_until(lambda: unread(process) == 0, "what is there of it is read")
+    two.reconnect()
+    os.kill(process.pid, signal.SIGCONT)
+    two.turn_until(job.ready, "all of it is read")
+    assert job.get() == bytes(LONG)
+    jobs = [two.pool.apply_async(pow, (2, n)) for n in range(6)]
+    two.turn_until(lambda: all(job.ready() for job in jobs), "all jobs are done")
+
+
+def unread(process: Any) -> int:
+    """Bytes that wait in the pipe of its results."""
+    found = bytearray(4)
+    ioctl(process.outqR_fd, FIONREAD, found)
+    return int.from_bytes(found, sys.byteorder)
