@@ -21,6 +21,9 @@ BEATS = 3
 """Renewals in a lease. It lapses a lease after the last of them, and so at least two thirds of one after a worker falls
 silent."""
 
+RENEWED = 1.0
+"""Seconds in which a worker that reaches Redis again has renewed it: it tries three times as often then."""
+
 PROMPT = 3.0
 """Seconds in which a worker that is not kept from it has acknowledged what has ended, and in which a body that lives
 gives a sign of it, on a busy machine."""
@@ -60,9 +63,16 @@ def felt(history: History, worker: str, since: float, until: float, kinds: froze
     return sorted(found, key=lambda fault: (fault.kind == "starved", fault.at))
 
 
-def _lapses(fault: Felt) -> float:
-    """When the lease of a worker that fell silent may have lapsed, at the earliest."""
-    return fault.at + LEASE * (BEATS - 1) / BEATS - 0.2
+def _lapses(history: History, fault: Felt) -> float:
+    """When the lease of a worker that fell silent may have lapsed, at the earliest. It may not have been able to renew
+    it before, either: then Redis was away, or its wire, until less than a renewal ago."""
+    since = fault.at
+    while before := [
+        other for other in away_from(history, fault.worker, since - RENEWED, since)
+        if other.at < since and other.kind not in RABBIT
+    ]:  # fmt: skip
+        since = min(other.at for other in before)
+    return since + LEASE * (BEATS - 1) / BEATS - 0.2
 
 
 def _silences(history: History, worker: str, kinds: frozenset[str], since: float, until: float) -> list[Felt]:
@@ -70,7 +80,7 @@ def _silences(history: History, worker: str, kinds: frozenset[str], since: float
     all, not long before `since`."""
     return [
         fault for fault in felt(history, worker, since - RETURN, until, kinds)
-        if _lapses(fault) <= min(fault.until, until)
+        if _lapses(history, fault) <= min(fault.until, until)
     ]  # fmt: skip
 
 
@@ -84,7 +94,7 @@ def counts_for_nothing(history: History, run: Run, at: float) -> str:
 def struck(history: History, worker: str, by: float, kinds: frozenset[str] = ENDED | SILENT | GOING) -> str:
     """What this worker had suffered by then that costs a lease, or ends it."""
     faults = felt(history, worker, 0.0, by, kinds)
-    lasted = [fault for fault in faults if fault.kind not in SILENT or _lapses(fault) <= min(fault.until, by)]
+    lasted = [fault for fault in faults if fault.kind not in SILENT or _lapses(history, fault) <= min(fault.until, by)]
     return lasted[0].kind if lasted else ""
 
 

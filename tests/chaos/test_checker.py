@@ -265,6 +265,22 @@ def test_twice_since_its_end_could_not_be_told(tale: Tale) -> None:
     assert tale.wrong() == {}
 
 
+@pytest.mark.parametrize("back", [0.0, 2.0])
+def test_twice_since_redis_was_away_before_its_worker_was_cut_off(tale: Tale, back: float) -> None:
+    """The lease lapses the sooner, if it could not be renewed in between."""
+    tale.publish("a")
+    run = tale.start("a")
+    tale.fault("redis killed", seconds=2.0)
+    tale.end("a", run)
+    tale.mend("redis killed", seconds=2.0)
+    tale.clock += back
+    tale.fault("cut off", "w1@chaos", 12.0)
+    tale.clock += LEASE / 3
+    tale.live("a", "w2@chaos")
+    tale.mend("cut off", "w1@chaos", 10.0)
+    assert tale.wrong() == ({"5 ends once": 1} if back else {})
+
+
 @pytest.mark.parametrize("another", [True, False])
 def test_twice_since_its_worker_waited_for_another_to_end(tale: Tale, another: bool) -> None:
     """Told to go, a worker may acknowledge only when all has ended; and then Redis was away."""
