@@ -1,25 +1,32 @@
-"""What our hooks make of Celery's prefork pool, by itself and without a worker around it."""
+"""What our hooks make of Celery's prefork pool, by itself and without a worker around it.
+
+Each test runs in a process of its own: one that has other threads, as that of the tests may, had better not fork.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from fcntl import ioctl
+from pathlib import Path
 from termios import FIONREAD
 from typing import Any
 
-import pytest
 from celery.concurrency.asynpool import AsynPool
 from kombu.asynchronous import Hub
 
 from celery_limits.worker import prefork
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE, wait_until
+
+ROOT = Path(__file__).parents[2]
 
 NUMBERS = 2
-"""File numbers below those of the pool that are free again when its processes die, as after a lost connection."""
+"""File numbers below those of the pool that are free again when a connection is lost."""
 
 LONG = 1_000_000
 """Bytes: more than any pipe holds."""
@@ -29,11 +36,9 @@ class Looped:
     """A pool and the event loop that it is registered with."""
 
     def __init__(self, processes: int) -> None:
-        taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(NUMBERS)]
+        self._taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(NUMBERS)]
         self.hub = Hub()
         self.pool: Any = AsynPool(processes, threads=False)
-        for number in taken:
-            os.close(number)
         self.register()
         self.turn_until(lambda: len(self.pool._all_inqueues) == processes, "all processes are up")
 
@@ -55,6 +60,8 @@ class Looped:
 
     def reconnect(self) -> None:
         """What a worker does with its pool when the connection to the broker is lost, and is there again."""
+        while self._taken:
+            os.close(self._taken.pop())
         self.hub.reset()
         self.pool.flush()
         self.register()
@@ -76,12 +83,36 @@ class Looped:
         self.hub.close()
 
 
-@pytest.fixture
-def two() -> Iterator[Looped]:
+TESTS: dict[str, Callable[[Looped], None]] = {}
+
+
+def with_two_processes(test: Callable[[Looped], None]) -> Callable[[Path], None]:
+    """Runs it apart, with a pool of two."""
+    TESTS[test.__name__] = test
+
+    def run_apart(tmp_path: Path) -> None:
+        output = tmp_path / "output"
+        with output.open("wb") as file:
+            command = [sys.executable, "-m", "tests.worker.test_prefork", test.__name__]
+            process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file, start_new_session=True)
+            try:
+                code = process.wait(3 * DEADLINE)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        assert code == 0, output.read_text()
+
+    return run_apart
+
+
+def main(name: str) -> None:
     prefork.install()
     looped = Looped(2)
-    yield looped
-    looped.close()
+    try:
+        TESTS[name](looped)
+    finally:
+        looped.close()
 
 
 def kill(process: Any) -> None:
@@ -89,6 +120,7 @@ def kill(process: Any) -> None:
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 
 
+@with_two_processes
 def test_a_process_that_is_ending_when_the_pool_gets_a_new_event_loop(two: Looped) -> None:
     """Its end was noticed, and it could not be waited for yet; then the broker's connection was lost. The pool watches
     it again, and replaces it."""
@@ -100,6 +132,7 @@ def test_a_process_that_is_ending_when_the_pool_gets_a_new_event_loop(two: Loope
     two.turn_until(lambda: process not in two.pool._pool and len(two.pool._pool) == 2, "another is in its place")
 
 
+@with_two_processes
 def test_processes_that_die_with_their_jobs_while_the_connection_is_lost(two: Looped) -> None:
     """The pipes of the new ones have the numbers of the old ones, but not each the one that it had. The pool reads from
     those of results alone, and its jobs reach their processes."""
@@ -117,6 +150,7 @@ def test_processes_that_die_with_their_jobs_while_the_connection_is_lost(two: Lo
     assert [job.get() for job in jobs] == [1, 2, 4, 8, 16, 32]
 
 
+@with_two_processes
 def test_the_file_by_which_a_process_was_watched_is_closed_with_its_pipes(two: Looped) -> None:
     process = two.pool._pool[0]
     two.sleep_in(process)
@@ -127,6 +161,7 @@ def test_the_file_by_which_a_process_was_watched_is_closed_with_its_pipes(two: L
     assert watched not in two.hub.readers
 
 
+@with_two_processes
 def test_a_result_that_is_half_read_when_the_connection_is_lost(two: Looped) -> None:
     """Longer than what a pipe holds, so it comes in parts. The rest of it is read as such, and the process goes on."""
     job = two.pool.apply_async(bytes, (LONG,))
@@ -148,3 +183,7 @@ def unread(process: Any) -> int:
     found = bytearray(4)
     ioctl(process.outqR_fd, FIONREAD, found)
     return int.from_bytes(found, sys.byteorder)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
