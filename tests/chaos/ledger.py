@@ -53,9 +53,12 @@ class Ledger:
         return list(self.follow(0)) if self.path.exists() else []
 
     def follow(self, start: int) -> Iterator[Line]:
-        """The whole lines from this byte on."""
+        """The whole lines that begin at this byte or later: what was the end of the file may be amid a line, which the
+        system writes page by page."""
         with self.path.open("rb") as file:
-            file.seek(start)
+            if start > 0:
+                file.seek(start - 1)
+                file.readline()
             for raw in file:
                 if raw.endswith(b"\n"):
                     yield Line(*json.loads(raw))
