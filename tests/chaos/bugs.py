@@ -25,9 +25,10 @@ __all__ = ["BUG", "BUGS", "Bug"]
 BUG = "LIMITS_CHAOS_BUG"
 """The environment variable that names the one to put in."""
 
-OVER, LOST, SOUND, STAY, BYPASS = (
+OVER, LOST, ONCE, SOUND, STAY, BYPASS = (
     "1 never over",
     "5 nothing lost",
+    "5 ends once",
     "3-4 sound on the way",
     "workers stay",
     "10 no silent bypass",
@@ -117,7 +118,7 @@ BUGS = {
     bug.name: bug
     for bug in (
         Bug("release-does-nothing", _release_nothing, frozenset({LOST})),
-        Bug("lease-never-renewed", _never_renew, frozenset({STAY, OVER})),
+        Bug("lease-never-renewed", _never_renew, frozenset({STAY, OVER, ONCE})),
         Bug("unknown-header-runs-unlimited", _run_what_nobody_understands, frozenset({BYPASS})),
         Bug("acknowledged-before-parked", _acknowledge_before_parking, frozenset({LOST}), ("kill",)),
         *(Bug(mutation.name, _mutated(mutation), frozenset(checks), only) for mutation, checks, only in _IN_SCRIPTS),
