@@ -116,8 +116,8 @@ def _forgetting(destroy: Callable[..., int]) -> Callable[..., int]:
 
 
 def _reading_on(receive: Callable[..., Iterator[None]]) -> Callable[..., Iterator[None]]:
-    """Relies on it being a generator that reads one message from the file, and yields while it can not. The
-    event loop drops it when it is reset."""
+    """Relies on it being a generator that reads one message from the file and yields while nothing is there. The event
+    loop drops it when it is reset."""
 
     def read_on(handler: Any, add_reader: Any, fd: int, callback: Any) -> Iterator[None]:
         half_read = _half_read(handler)
