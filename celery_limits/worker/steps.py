@@ -8,6 +8,7 @@ every message passing through its channel's `message_to_python`.
 from __future__ import annotations
 
 import atexit
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -251,6 +252,7 @@ class QueueMarks(bootsteps.StartStopStep):
         gate = getattr(consumer.controller, "limits_gate", None)
         if gate is not None:
             gate.reconnected()
+        restore_in_its_own_thread(consumer)
         if not hasattr(consumer.task_consumer.channel, "still_running"):
             return mark_queues(consumer.task_consumer)
         # Ours, which marks its messages itself.
@@ -267,6 +269,24 @@ class QueueMarks(bootsteps.StartStopStep):
         if (gate := getattr(consumer.controller, "limits_gate", None)) is not None:
             gate.turns.pause()
         acknowledgements_of(consumer).catch_up()
+
+
+def restore_in_its_own_thread(consumer: Any) -> None:
+    """After a reconnection Celery raises the prefetch count again with what is acknowledged, in the thread that does
+    so, and waits there for the broker's answer. If the event loop reads that, or asks for the same, one of them waits
+    for ever: a task that has been acknowledged does not begin, or nothing is acknowledged any more.
+
+    Relies on `Consumer._restore_prefetch_count_after_connection_restart` being what is called then."""
+    name = "_restore_prefetch_count_after_connection_restart"
+    if name in vars(consumer):
+        return
+    restore = getattr(consumer, name)
+
+    def restore_now(*args: Any) -> None:
+        with suppress(*consumer.connection_errors):  # the event loop finds out by itself
+            restore(*args)
+
+    setattr(consumer, name, lambda *args: consumer.call_soon(restore_now, *args))
 
 
 def running_deliveries(consumer: Any) -> set[str]:

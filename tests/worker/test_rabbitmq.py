@@ -343,6 +343,27 @@ def test_connections_lost_while_a_body_runs(scene: Scene, rabbit: Rabbit, acks: 
     assert sorted(scene.stage.names()) == ["first", "second", "third"]
 
 
+@pytest.mark.parametrize("rabbit", ["classic"], indirect=True)
+def test_the_prefetch_count_is_restored_by_who_reads_from_the_connection(scene: Scene, rabbit: Rabbit) -> None:
+    """Celery lowers it when a connection is lost, and raises it with what is acknowledged then, in whichever thread of
+    the pool that is. The broker answers that; and if the event loop reads the answer, that thread waits for ever."""
+    scene.configure(**own_queue(scene, rabbit), worker_log_format="%(threadName)s: %(message)s")
+    scene.queue = scene.key
+    worker = scene.start("threads", "-l", "debug")
+    first = scene.send("early", "first", key="1")
+    scene.wait_started("first")
+    connected, asked = worker.log.count(CONNECTED), "MainThread: basic.qos: prefetch_count"
+    rabbit.node.close_connections()
+    worker.wait_for_log(CONNECTED, connected + 1)
+    before = worker.log.count(asked)
+    second = scene.send("early", "second", key="2")
+    scene.stage.open_all()
+    second.get()
+    worker.wait_for_log("Prefetch count has been restored")
+    first.get()
+    assert worker.log.count("basic.qos: prefetch_count") == worker.log.count(asked) > before
+
+
 def has_spare(scene: Scene, task_id: str) -> bool:
     return any(found == task_id for found, _ in scene.limits.store.messages())
 
