@@ -183,7 +183,7 @@ def _given_to_another(history: History, run: Run, by: float) -> str:
         return what
     if faults := _silences(history, run.worker, SILENT, run.at, min(told, by)):
         return faults[0].kind
-    if faults := felt(history, "", run.at, min(told, by), RABBIT):
+    if faults := felt(history, "", run.at - PROMPT, min(told, by), RABBIT):  # it may have waited for a thread since
         return f"{faults[0].kind}, before it was acknowledged"
     told_to_go = felt(history, run.worker, 0.0, min(told, by), GOING)
     if told_to_go and away_from(history, run.worker, run.at, min(told, by)):

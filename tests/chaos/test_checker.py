@@ -265,6 +265,18 @@ def test_twice_since_its_end_could_not_be_told(tale: Tale) -> None:
     assert tale.wrong() == {}
 
 
+@pytest.mark.parametrize("later", [0.0, 4.0])
+def test_twice_since_its_connection_was_closed_while_it_waited_for_a_thread(tale: Tale, later: float) -> None:
+    """What was delivered before runs all the same, and can't be acknowledged."""
+    tale.publish("a", late=False)
+    tale.fault("rabbit closed", seconds=0.1)
+    tale.mend("rabbit closed")
+    tale.clock += later
+    tale.live("a", "w2@chaos")
+    tale.live("a", "w2@chaos")
+    assert tale.wrong() == ({"5 ends once": 1} if later else {})
+
+
 @pytest.mark.parametrize("back", [0.0, 2.0])
 def test_twice_since_redis_was_away_before_its_worker_was_cut_off(tale: Tale, back: float) -> None:
     """The lease lapses the sooner, if it could not be renewed in between."""
