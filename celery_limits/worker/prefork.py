@@ -2,7 +2,8 @@
 
 When the broker's connection is lost, the pool drops every job that no process has accepted (before Celery 5.6: every
 job), and tells nobody. Those that were written to a process run all the same: they are kept, so that their end is seen.
-Those that were not hold slots for nothing, while their message comes again: they give them back.
+Those that were not hold slots for nothing, while their message comes again: they give them back. And one that was
+written to a process that has died since is taken out of the way of the process that gets its pipe.
 
 When a process dies, the pool hears of it a moment before it can be waited for, finds it alive, and looks again after
 five seconds. Until then its slots would be held for nothing: here it looks again at once. And where the connection to
@@ -57,6 +58,7 @@ def _giving_back(flush: Callable[[Any], None]) -> Callable[[Any], None]:
     `outbound_buffer` (what no process was sent) and `_cache` (jobs by number)."""
 
     def flush_and_give_back(pool: Any) -> None:
+        pool.maintain_pool()  # while it knows who was sent what: a new process reads on where a dead one has left off
         sent = {job._job: job for job in pool._cache.values() if not job.ready() and has_process(pool, job)}
         held = [(job, holding) for job in pool._cache.values() if (holding := _waits_in(job)) is not None]
         flush(pool)

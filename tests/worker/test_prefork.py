@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from fcntl import ioctl
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from termios import FIONREAD
 from typing import Any
 
@@ -148,6 +149,23 @@ def test_processes_that_die_with_their_jobs_while_the_connection_is_lost(two: Lo
     jobs = [two.pool.apply_async(pow, (2, n)) for n in range(6)]
     two.turn_until(lambda: all(job.ready() for job in jobs), "all jobs are done")
     assert [job.get() for job in jobs] == [1, 2, 4, 8, 16, 32]
+
+
+@with_two_processes
+def test_a_job_that_was_sent_to_a_dead_process_when_the_connection_is_lost(two: Looped) -> None:
+    """Its message comes again. The process that gets the pipe of the dead one must not find it there, and run it."""
+    process = two.pool._pool[0]
+    kill(process)
+    with TemporaryDirectory() as directory:
+        ran = Path(directory, "ran")
+        job = two.pool.apply_async(os.mkdir, (str(ran),))
+        prefork.write_now(two.pool, two.hub, process.inqW_fd)
+        assert job._write_to is process
+        two.reconnect()
+        two.turn_until(lambda: len(two.pool._all_inqueues) == 2, "another process is up")
+        for each in two.pool._pool:
+            two.sleep_in(each)
+        assert not ran.exists()
 
 
 @with_two_processes
