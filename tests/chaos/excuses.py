@@ -37,10 +37,11 @@ RETURN = 2.0
 ENDED = frozenset({"kill", "kill child", "kill all", "quit", "gone"})
 """What ends a worker in the middle of what it does. Of a pool without processes "kill child" does so too."""
 
-SILENT = frozenset({"stop", "cut off", "half-open", "starved"})
-"""What a worker comes back from: it was taken for dead, and what it had was given to others."""
+SILENT = frozenset({"stop", "stop briefly", "cut off", "half-open", "half-open briefly", "starved"})
+"""What a worker comes back from: it was taken for dead, and what it had was given to others. What is brief does so if
+the worker could not renew its lease before, either."""
 
-HELPLESS = frozenset({"stop", "starved"})
+HELPLESS = frozenset({"stop", "stop briefly", "starved"})
 """And could not even end its bodies before its lease lapsed."""
 
 RABBIT = frozenset({"rabbit killed", "rabbit restarted", "rabbit closed"})

@@ -106,7 +106,8 @@ class Load(threading.Thread):
                 header = group([signatures[member.name] for member in call.members])
                 (chord(header, signatures[call.name]) if call.shape == "chord" else header).apply_async()
         except Exception as error:
-            self._say("doubts", call, error=repr(error))
+            for each in call.everyone():  # a group has no call of its own
+                self._say("doubts", each, error=repr(error))
             return
         for each in call.everyone():
             self._say("published", each)

@@ -265,6 +265,17 @@ def test_twice_since_its_end_could_not_be_told(tale: Tale) -> None:
     assert tale.wrong() == {}
 
 
+@pytest.mark.parametrize("back", [0.5, 2.0])
+def test_a_lease_that_is_lost_in_two_short_silences_is_lost_in_one(tale: Tale, back: float) -> None:
+    tale.fault("redis killed", seconds=2.0)
+    tale.mend("redis killed", seconds=2.0)
+    tale.clock += back
+    tale.fault("half-open briefly", "w1@chaos", 2.0)
+    tale.mend("half-open briefly", "w1@chaos", 2.0)
+    tale.say("lost", worker="w1@chaos")
+    assert tale.wrong() == ({} if back == 0.5 else {"workers stay": 1})
+
+
 @pytest.mark.parametrize("later", [0.0, 4.0])
 def test_twice_since_its_connection_was_closed_while_it_waited_for_a_thread(tale: Tale, later: float) -> None:
     """What was delivered before runs all the same, and can't be acknowledged."""
