@@ -125,7 +125,12 @@ class PrivateServer:
 
     def pause(self) -> None:
         """Connected and silent, as a server on a stuck machine; until `resume`."""
-        self._signal(signal.SIGSTOP)
+
+        def stands_still() -> bool:
+            self._signal(signal.SIGSTOP)
+            return all(map(_is_stopped, self._family))
+
+        wait_until(stands_still, f"{self!r} stands still")
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
@@ -141,6 +146,18 @@ class PrivateServer:
         """Nothing of it is left."""
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    """With each of its threads, or gone."""
+    if not _acts(process):
+        return True
+    try:
+        threads = list(Path(f"/proc/{process.pid}/task").iterdir())
+        states = [(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads]
+    except (FileNotFoundError, ProcessLookupError):  # one is ending
+        return False
+    return all(state in "TtZX" for state in states)
 
 
 def _acts(process: psutil.Process) -> bool:
