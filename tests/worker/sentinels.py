@@ -91,8 +91,11 @@ class Watched:
         return False
 
     def _is_taken_over(self) -> bool:
+        """And the sentinel says so: if the old primary came back before, it would send everybody there."""
         with suppress(redis.ConnectionError), self.replica.client() as client:
-            return bool(client.info("replication")["role"] == "master")
+            told = self._client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
+            is_told = int(told[1]) == int(self.replica.options["port"])
+            return is_told and bool(client.info("replication")["role"] == "master")
         return False
 
 
