@@ -44,7 +44,7 @@ class Injector:
         self._thread = threading.Thread(target=self._run, name="chaos-faults", daemon=True)
         self._fleet, self._plan, self._on_deploy = fleet, plan, on_deploy
         self._ledger: Ledger = fleet.ledger
-        self._servers = threading.Lock()
+        self._servers = threading.RLock()
         self._limits = fleet.limits()
         self._under_way: list[threading.Thread] = []
         self.struck: Counter[str] = Counter()
@@ -271,10 +271,11 @@ class Injector:
             site.rabbit.close_connections()
 
     def _failover(self, fault: Fault) -> None:
-        with self._server(fault) as site:
-            site.fail_over()
+        """Mended when there is a primary again; the next one waits until that has a replica, too."""
         with self._servers:
-            site.refill()
+            with self._server(fault) as site:
+                site.watched.fail_over()
+            site.watched.bring_back()
 
     # -- steering ----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -215,6 +216,9 @@ class Fleet:
         for worker in [place.worker for place in self.places if place.worker] + self.ended:
             worker.end()
         gc.collect()  # results that nobody asks for say goodbye to their backend while it is there
+        for name, log in self.site.logs.items():
+            with suppress(FileNotFoundError):  # one that was not even started
+                shutil.copy(log, self.directory / f"{name}.log")
         self.site.close()
         self.results.close()
 

@@ -6,17 +6,14 @@ there is for the plan to say.
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-
-import redis
 
 from tests.rabbit_node import RabbitNode
 from tests.redis_server import RedisServer
 from tests.store.cutting_proxy import CuttingProxy
-from tests.waiting import wait_until
-from tests.worker.sentinels import NAME, PATIENCE, Watched
+from tests.worker.sentinels import NAME, Watched
 
 __all__ = ["SITES", "OnRabbit", "OnRedis", "OnSentinel"]
 
@@ -47,6 +44,11 @@ class OnRedis:
             names = [name.decode() for name in client.scan_iter(count=1000)]
         return [f"broker: {name}" for name in names if not name.startswith(LASTING)]
 
+    @property
+    def logs(self) -> dict[str, Path]:
+        """By name, what its servers have said."""
+        return {"redis": self.redis.directory / "log.txt"}
+
     def mend(self) -> None:
         self.redis.resume()
 
@@ -72,6 +74,10 @@ class OnRabbit(OnRedis):
         options = {"confirm_publish": True}
         return {"broker_url": self.rabbit.url, "limits_store_url": store, "broker_transport_options": options}
 
+    @property
+    def logs(self) -> dict[str, Path]:
+        return {**super().logs, "rabbit": self.rabbit.directory / "log.txt"}
+
     def left(self) -> list[str]:
         """Of the queue of the tasks; others are of workers, and go with them."""
         found = [line.split() for line in self.rabbit.control("list_queues", "name", "messages").splitlines()]
@@ -79,8 +85,8 @@ class OnRabbit(OnRedis):
 
 
 class OnSentinel:
-    """Two servers and a sentinel. What a primary takes with it that its replica had not got is Redis's own loss: so
-    nothing is written from a moment before its end on."""
+    """Two servers and a sentinel. What a primary takes with it that its replica had not got is Redis's own loss, and so
+    is what is written to a second primary: there is neither."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -104,28 +110,12 @@ class OnSentinel:
             names = [name.decode() for name in client.scan_iter(count=1000)]
         return [f"broker: {name}" for name in names if not name.startswith(LASTING)]
 
+    @property
+    def logs(self) -> dict[str, Path]:
+        return self.watched.logs
+
     def mend(self) -> None:
         """Nothing is ever left broken."""
-
-    def fail_over(self) -> None:
-        watched = self.watched
-        with watched.primary.client() as client:
-            client.client_pause(60_000, all=False)  # what would write waits
-        watched.fail_over()
-
-    def refill(self) -> None:
-        """The old primary comes back as the replica of the new one, so that there can be another failover."""
-        watched = self.watched
-        watched.primary, watched.replica = watched.replica, watched.primary
-        watched.replica.start(within=PATIENCE)
-        wait_until(self._is_replicated, "the old primary is a replica", within=3 * PATIENCE)
-
-    def _is_replicated(self) -> bool:
-        """The sentinel ends every connection to it when it tells it whose replica it is."""
-        with suppress(redis.ConnectionError), self.watched.replica.client() as client:
-            found = client.info("replication")
-            return bool(found["role"] == "slave" and found["master_link_status"] == "up")
-        return False
 
 
 SITES: dict[str, type[OnRedis] | type[OnSentinel]] = {
