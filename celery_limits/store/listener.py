@@ -36,6 +36,7 @@ class Listener:
                 if self._connection is None:
                     pool: Any = self._client.connection_pool
                     self._connection = pool.connection_class(**pool.connection_kwargs)
+                    self._connection.connect()  # which asks the sentinel, where there is one
                     self._connection.send_command("BLPOP", self._key, OUTSTANDING)
                 if self._connection.can_read(timeout=max(0.0, until - time.monotonic())):
                     self._connection.read_response()

@@ -336,7 +336,28 @@ class Channel(Leased):
             virtual.Channel.close(self)
 
 
+class _Asking:
+    """A connection that asks the sentinel whenever it is made. redis-py (since 6) does so when it is told to connect;
+    when it has something to send and was disconnected, it goes back to the address it had. There the old primary may be
+    again, with other data or none."""
+
+    def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
+        if not self._sock:
+            self.connect()
+        super().send_packed_command(command, check_health)  # type: ignore[misc]
+
+
+class _Managed(_Asking, redis.SentinelChannel.connection_class):  # type: ignore[misc]
+    pass
+
+
+class _ManagedOverTls(_Asking, redis.SentinelChannel.connection_class_ssl):  # type: ignore[misc]
+    pass
+
+
 class SentinelChannel(Channel, redis.SentinelChannel):  # type: ignore[misc]
     """For `limits+sentinel://`."""
 
+    connection_class = _Managed
+    connection_class_ssl = _ManagedOverTls
     from_transport_options = (*redis.SentinelChannel.from_transport_options, *OPTIONS)

@@ -33,6 +33,7 @@ def test_a_failover_in_mid_run(watched: Watched, scene: Scene, pool: str) -> Non
     )
     worker = scene.start(pool)
     line = Line(scene, "late")
+    assert "can't be reached" not in worker.log
     watched.fail_over()
     wait_until(lambda: worker.log.count("Connected to") >= 2, "the worker is connected again", within=AGAIN)
     wait_until(lambda: scene.limits.status(scene.key).waiting == 2, "the limits are there", within=AGAIN)
