@@ -228,6 +228,11 @@ class Holding:
         return not self._released
 
     @property
+    def message(self) -> Any:
+        """The request's."""
+        return self._request.message
+
+    @property
     def keys(self) -> list[str]:
         return [link["key"] for link in self._request.request_dict[HEADER]["links"]]
 

@@ -2,8 +2,8 @@
 
 When the broker's connection is lost, the pool drops every job that no process has accepted (before Celery 5.6: every
 job), and tells nobody. Those that were written to a process run all the same: they are kept, so that their end is seen.
-Those that were not hold slots for nothing, while their message comes again: they give them back. And one that was
-written to a process that has died since is taken out of the way of the process that gets its pipe.
+Those that were not hold slots for nothing, while their message comes again: they give them back. So do those that were
+written to a process which has died since, and they are taken out of the way of the process that gets its pipe.
 
 When a process dies, the pool hears of it a moment before it can be waited for, finds it alive, and looks again after
 five seconds. Until then its slots would be held for nothing: here it looks again at once. And where the connection to
@@ -28,6 +28,8 @@ from contextlib import suppress
 from typing import Any
 
 from celery.concurrency.asynpool import AsynPool, ResultHandler
+
+from celery_limits.transport.delivery import Message
 
 from .exits import Holding
 
@@ -54,23 +56,51 @@ def install() -> None:
 
 
 def _giving_back(flush: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Relies on a job's `_accepted`, `_write_to` (the process that was sent it) and `_accept_callback`, on the pool's
-    `outbound_buffer` (what no process was sent) and `_cache` (jobs by number)."""
+    """Relies on a job's `_accepted`, `_write_to` (the process that was sent it) and `_accept_callback` (a method of its
+    request), on the pool's `outbound_buffer` (what no process was sent) and `_cache` (jobs by number), and on
+    `maintain_pool` replacing the pipe of a process that has died with a job of the cache, here and in the middle of
+    `flush`: else a new process reads on where the dead one has left off."""
 
     def flush_and_give_back(pool: Any) -> None:
-        pool.maintain_pool()  # while it knows who was sent what: a new process reads on where a dead one has left off
-        sent = {job._job: job for job in pool._cache.values() if not job.ready() and has_process(pool, job)}
-        held = [(job, holding) for job in pool._cache.values() if (holding := _waits_in(job)) is not None]
-        flush(pool)
-        for number, job in sent.items():
-            if number not in pool._cache:
-                pool._cache[number] = job
+        pool.maintain_pool()
+        jobs = [job for job in pool._cache.values() if not job.ready()]
+        kept = {job._job: job for job in jobs if has_process(pool, job)}
+
+        def maintain() -> None:
+            """Knowing who was sent what; those whose process is found dead are in the buffer then."""
+            pool._cache.update({number: job for number, job in kept.items() if not job.ready()})
+            type(pool).maintain_pool(pool)
+            for job in pool.outbound_buffer:
+                kept.pop(job._job, None)
+
+        pool.maintain_pool = maintain
+        try:
+            flush(pool)
+        finally:
+            del pool.maintain_pool
+        maintain()
+        pool.outbound_buffer.clear()
+        for job in jobs:
+            if job.ready():
+                continue
+            if job._job in kept:
                 pool._busy_workers.add(job._write_to.inqW_fd)  # until it reports the job's end: it can't run another
-        for job, holding in held:
-            if job._job not in pool._cache:
-                holding.release(back=True)
+            elif not job._accepted:
+                pool._cache.pop(job._job, None)
+                _give_back(job)
 
     return flush_and_give_back
+
+
+def _give_back(job: Any) -> None:
+    """Its slots, and its message, which the closed channel may have kept for a process that lived then. Where it went
+    back with the others, a second time does nothing."""
+    owner = getattr(job._accept_callback, "__self__", None)
+    if isinstance(owner, Holding):
+        owner.release(back=True)
+    message = getattr(owner, "message", None)
+    if isinstance(message, Message):
+        message.channel.give_back([message.delivery_tag], "front")
 
 
 def _looking_again(notice: Callable[..., None]) -> Callable[..., None]:
@@ -162,9 +192,3 @@ def has_process(pool: Any, job: Any) -> bool:
     """Whether a process was sent the job, and lives: it runs it, whether or not it has said so."""
     process = getattr(job, "_write_to", None)
     return process is not None and process._is_alive() and not any(job is other for other in pool.outbound_buffer)
-
-
-def _waits_in(job: Any) -> Holding | None:
-    """What a job holds that was handed to the pool and that no process has accepted yet."""
-    owner = None if job._accepted else getattr(job._accept_callback, "__self__", None)
-    return owner if isinstance(owner, Holding) else None

@@ -117,6 +117,27 @@ def test_while_a_process_has_not_begun(
     assert list(scene.stage.names()) == ["first", "second"]
 
 
+@pytest.mark.parametrize("when", ["before", "amid"])
+def test_and_a_process_that_has_not_begun_dies_with_it(
+    scene: Scene, broker: RedisServer, wire: CuttingProxy, when: str
+) -> None:
+    """Nobody will ever report the job's end: its slot must not be held until the worker's own."""
+    apart(scene, broker)
+    worker = start(scene, wire, "prefork", concurrency=1, kills=when)
+    (child,) = worker.children()
+    os.kill(child, signal.SIGSTOP)
+    first = scene.send("late", "first")
+    wait_until(lambda: scene.limits.status(scene.key).holders, "it is admitted")
+    wait_until(lambda: unread(child), "the job has been sent to the process")
+    cut(wire, worker)
+    wait_until(lambda: not scene.limits.status(scene.key).holders, "its slot is free")
+    scene.redeliver()
+    scene.stage.open_all()
+    first.get()
+    scene.send("late", "second").get()
+    assert list(scene.stage.names()) == ["first", "second"]
+
+
 def test_while_no_process_is_up(scene: Scene, broker: RedisServer, wire: CuttingProxy, acks: str) -> None:
     """The job was sent to none, and the pool drops it: its slot must not be held until the worker ends."""
     apart(scene, broker)

@@ -112,6 +112,26 @@ def test_what_a_process_was_sent_stays_its_own_while_the_connection_breaks(
     wait_all_acknowledged(scene)
 
 
+@pytest.mark.parametrize("when", ["before", "amid"])
+@pytest.mark.parametrize("task", ["late", "free.late"])
+def test_what_a_process_was_sent_that_dies_as_the_pool_is_flushed_comes_again(
+    scene: Scene, wire: CuttingProxy, task: str, when: str
+) -> None:
+    """It was the process's own when the connection was closed, and the pool knows of neither when it is connected."""
+    worker = start_behind(scene, wire, "prefork", concurrency=1, kills=when)
+    (child,) = worker.children()
+    os.kill(child, signal.SIGSTOP)
+    first = scene.send(task, "first")
+    wait_until(lambda: unread(child), "the job has been sent to the process")
+    cut(wire, worker)
+    scene.stage.open_all()
+    first.get(PROMPT)
+    scene.send(task, "second").get()
+    assert list(scene.stage.names()) == ["first", "second"]
+    wait_all_acknowledged(scene)
+    scene.wait_quiet()
+
+
 def test_what_is_cancelled_when_the_connection_breaks_comes_again(scene: Scene, wire: CuttingProxy) -> None:
     worker = start_behind(scene, wire, "prefork", worker_cancel_long_running_tasks_on_connection_loss=True)
     sent = [scene.send(task, task, key=task) for task in ("late", "free.late")]
