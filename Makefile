@@ -61,8 +61,8 @@ smoke: $(STAMP) ## a minute of faults under load, always the same; a violation i
 	@echo "== chaos, a minute"
 	@$(BIN)/python -m tests.chaos --profile smoke --seed 1
 
-chaos: $(STAMP) ## faults at random under load: PROFILE=smoke|standard|long ON=redis|rabbitmq|sentinel SEED=1 DURATION=3600 ARGS=--record
-	@$(BIN)/python -m tests.chaos --profile $(or $(PROFILE),smoke) $(if $(SEED),--seed $(SEED)) $(if $(DURATION),--seconds $(DURATION)) $(if $(ON),--on $(ON)) $(ARGS)
+chaos: $(STAMP) ## faults at random under load: PROFILE=smoke|standard|long ON=redis|rabbitmq|sentinel SEED=1 DURATION=3600 RATE=60 ARGS=--record
+	@$(BIN)/python -m tests.chaos --profile $(or $(PROFILE),smoke) $(if $(SEED),--seed $(SEED)) $(if $(DURATION),--seconds $(DURATION)) $(if $(ON),--on $(ON)) $(if $(RATE),--rate $(RATE)) $(ARGS)
 
 bench: $(STAMP) ## what the transport is worth, against kombu's (ARGS="--quick")
 	@$(BIN)/python -m tests.bench.transport $(ARGS)

@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument("--on", choices=SITES, default="redis", help="what is broker and store")
     parser.add_argument("--seed", type=int, help="of the plan (default: a new one, which is named)")
     parser.add_argument("--seconds", type=float, help="how long there is load (default: the profile's)")
+    parser.add_argument("--rate", type=float, help="calls a second (default: the profile's); more are shorter")
     parser.add_argument("--bug", choices=BUGS, help="put this defect into the workers, and see whether it is caught")
     parser.add_argument("--record", action="store_true", help=f"append the result to {report.RESULTS.name}")
     parser.add_argument(
@@ -37,7 +38,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left running
     bug = BUGS[given.bug] if given.bug else None
     seed = given.seed if given.seed is not None else bug.seed if bug else random.randrange(10**6)
-    plan = make_plan(PROFILES[given.profile], seed, given.seconds, given.on, bug.faults if bug else ())
+    profile = PROFILES[given.profile]
+    profile = profile.at_rate(given.rate) if given.rate else profile
+    plan = make_plan(profile, seed, given.seconds, given.on, bug.faults if bug else ())
     print(f"chaos {given.profile}, seed {seed}: {len(plan.calls)} items, {len(plan.faults)} faults planned", flush=True)
     wrong = True
     with scratch() as directory:

@@ -7,7 +7,7 @@ seen) the case is excused, and the excuse is counted by name.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -70,17 +70,23 @@ class Check:
 
 def never_over(history: History, check: Check) -> None:
     """At every start, what runs under each of its keys is within the size in force."""
+    for key, run, beside in _starts(history):
+        check.looked += 1
+        if _weight(beside, key) > _size(history, key, run.at):
+            _judge_over(history, check, key, run, beside)
+
+
+def _starts(history: History) -> Iterator[tuple[str, Run, list[Run]]]:
+    """Each start under each of its keys, and who runs under that key then, the one that starts included."""
     by_key: dict[str, list[Run]] = defaultdict(list)
     for run in history.runs:
         for key in run.keys:
             by_key[key].append(run)
     for key, runs in by_key.items():
-        runs.sort(key=lambda run: run.at)
-        for position, run in enumerate(runs):
-            check.looked += 1
-            beside = [other for other in runs[: position + 1] if other.last > run.at or other is run]
-            if _weight(beside, key) > _size(history, key, run.at):
-                _judge_over(history, check, key, run, beside)
+        beside: list[Run] = []
+        for run in sorted(runs, key=lambda run: run.at):
+            beside = [*(other for other in beside if other.last > run.at), run]
+            yield key, run, beside
 
 
 def _weight(runs: list[Run], key: str) -> int:
@@ -118,15 +124,8 @@ def _judge_over(history: History, check: Check, key: str, run: Run, beside: list
 
 def exactly_full(history: History, check: Check) -> None:
     """Only counted: keys whose whole room was in use at some time."""
-    peaks: Counter[str] = Counter()
-    by_key: dict[str, list[Run]] = defaultdict(list)
-    for run in history.runs:
-        for key in run.keys:
-            by_key[key].append(run)
-    for key, runs in by_key.items():
-        for run in runs:
-            peaks[key] = max(peaks[key], _weight([o for o in runs if o.at <= run.at < o.last or o is run], key))
-    check.looked = sum(peak >= size_of(key, OLD) for key, peak in peaks.items())
+    full = {key for key, _, beside in _starts(history) if _weight(beside, key) >= size_of(key, OLD)}
+    check.looked = len(full)
 
 
 # -- 5: nothing lost -----------------------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ def told(outcome: Outcome) -> str:
         again += f" DURATION={plan.profile.seconds:.0f}"
     if plan.on != "redis":
         again += f" ON={plan.on}"
+    if plan.profile.haste != 1:
+        again += f" RATE={plan.profile.rate:g}"
     parts.append(f"{outcome.violations} violations. Again: {again}")
     return "\n".join(parts)
 
@@ -56,9 +58,11 @@ def record(outcome: Outcome) -> None:
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()
     faults = ", ".join(f"{name} {count}" for name, count in sorted(outcome.faults.items()))
-    profile = outcome.plan.profile.name + (f" on {outcome.plan.on}" if outcome.plan.on != "redis" else "")
+    plan = outcome.plan
+    profile = plan.profile.name + (f" on {plan.on}" if plan.on != "redis" else "")
+    profile += f", {plan.profile.rate:g} a second" if plan.profile.haste != 1 else ""
     row = [
-        f"{datetime.now(timezone.utc):%Y-%m-%d}", commit, profile, outcome.plan.seed,
+        f"{datetime.now(timezone.utc):%Y-%m-%d}", commit, profile, plan.seed,
         f"{_tasks(outcome):,}", outcome.kills, faults, outcome.violations, len(by_name["5 nothing lost"].violations),
         again, len(outcome.left),
     ]  # fmt: skip

@@ -21,6 +21,18 @@ def test_a_plan_is_its_seed() -> None:
     assert min(beyond) > LEASE
 
 
+def test_more_calls_are_shorter() -> None:
+    standard = PROFILES["standard"]
+    few, many = make_plan(standard, 1), make_plan(standard.at_rate(50), 1)
+    assert len(many.calls) > 9 * len(few.calls)
+    lengths = [
+        sum(call.seconds for call in plan.calls if call.shape == "call" and not call.limit) for plan in (few, many)
+    ]
+    assert max(lengths) < 1.5 * min(lengths)
+    assert all(call.seconds > call.limit for call in many.calls if call.limit is not None)
+    assert make_plan(standard.at_rate(standard.rate), 1) == few
+
+
 @pytest.mark.parametrize("site", SITES)
 def test_a_plan_breaks_what_there_is(site: str) -> None:
     kinds = faults_on(site)
