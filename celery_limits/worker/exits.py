@@ -273,6 +273,12 @@ class Holding:
             self.closed()
         self.settle()
 
+    def never_began(self) -> None:
+        """The pool does not run the body, though it was admitted."""
+        self._over = True
+        self.release(back=not self._request.acknowledged)
+        self.settle()
+
     def _end(self, action: Callable[[], Any], *, back: bool) -> None:
         """Releases, then acknowledges or rejects; both when the body is gone."""
         self._pending.append((action, back))

@@ -47,18 +47,15 @@ from .lease import Lease
 from .measuring import measure_admission, measure_end
 from .plan import Plan, plan_of, queue_of, rank_of
 from .putoff import PutOffs
+from .threads import NotNow
 from .turn import Turns
 
-__all__ = ["Gate", "NotNow"]
+__all__ = ["Gate"]
 
 logger = get_logger(__name__)
 
 WORKER_HEADER = "limits_worker"
 ASKED_FOR = "limits_ticket"
-
-
-class NotNow(BaseException):
-    """Raised out of `on_accepted`, so that the pool does not run the body. Nobody's error."""
 
 
 def _quiet(pool_cls: Any) -> type[NotNow]:
@@ -106,14 +103,18 @@ class Gate:
         if self._forked:
             return self.turns.asks(request) or self._pass_on(request, self._may_run(request))
         self.expected.last_come = request.id
-        self._holding_of(request)
+        holding = self._holding_of(request)
         hidden = request.on_accepted
 
         def on_accepted(pid: int, time_accepted: float) -> Any:
             request.on_accepted = hidden
             if not self._may_run(request):
                 raise self._not_now_error
-            return request.on_accepted(pid, time_accepted)
+            try:
+                return request.on_accepted(pid, time_accepted)
+            except BaseException:
+                holding.never_began()
+                raise
 
         request.on_accepted = on_accepted
         try:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from celery import bootsteps
-from celery.concurrency.base import BasePool
 from celery.exceptions import ImproperlyConfigured
 from celery.utils.log import get_logger
 from celery.worker import state
@@ -29,7 +28,7 @@ from celery_limits.transport.channel import QUEUE_MARK
 from celery_limits.transport.membership import adopt, disown
 from celery_limits.wire import HEADER
 
-from . import prefork
+from . import prefork, threads
 from .acknowledgements import acknowledgements_of
 from .exits import Ledger, Releaser
 from .gate import Gate
@@ -110,8 +109,7 @@ class LimitsStep(bootsteps.StartStopStep):
             adopt(store, lease)
         if limits.settings.metrics_port is not None:
             _measure(limits)
-        if worker.pool_cls.uses_semaphore:
-            prefork.install()
+        (prefork if worker.pool_cls.uses_semaphore else threads).install()
         gate = Gate(worker, store, lease, ledger, releaser, refresh, trust=limits.settings.trust_headers)
         worker._process_task = worker.limits_gate = gate
         _extend_banner(worker, limits)
@@ -257,8 +255,7 @@ class QueueMarks(bootsteps.StartStopStep):
             return mark_queues(consumer.task_consumer)
         # Ours, which marks its messages itself.
         consumer.task_consumer.channel.still_running = partial(running_deliveries, consumer)
-        if consumer.controller.pool_cls.uses_semaphore:
-            prefork.install()
+        (prefork if consumer.controller.pool_cls.uses_semaphore else threads).install()
         if gate is not None and gate.is_on(consumer.task_consumer.channel):
             gate.take_over_on(consumer)
         acknowledgements_of(consumer).catch_up()
@@ -318,8 +315,7 @@ def _is_cancelled(consumer: Any, request: Any) -> bool:
     """Whether Celery ends a body because the connection is lost, which it does after this is asked."""
     if not consumer.app.conf.worker_cancel_long_running_tasks_on_connection_loss:
         return False
-    can = getattr(consumer.pool.terminate_job, "__func__", None) is not BasePool.terminate_job
-    return can and request.task.acks_late and not request.acknowledged
+    return threads.can_terminate(consumer.pool) and request.task.acks_late and not request.acknowledged
 
 
 def mark_queues(task_consumer: Any) -> None:

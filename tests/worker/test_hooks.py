@@ -37,6 +37,7 @@ TAKES: list[tuple[Callable[..., Any], tuple[str, ...]]] = [
     (Request.acknowledge, ("self",)),
     (Request.reject, ("self", "requeue")),
     (Request.revoked, ("self",)),
+    (Request.terminate, ("self", "pool", "signal")),
     (Request._announce_revoked, ("self", "reason", "terminated", "signum", "expired")),
     (Consumer.call_soon, ("self", "p")),
     (messaging.Consumer._basic_consume, ("self", "queue", "consumer_tag", "no_ack", "nowait")),

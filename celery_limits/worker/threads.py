@@ -1,0 +1,49 @@
+"""What limits need of Celery's pool of threads and the pool does not do by itself.
+
+A thread can't be terminated. A task that is revoked with `terminate` while it waits for one is to be terminated when it
+is accepted. Celery fails at that, and the thread drops the task without a word. If the task is acknowledged late, its
+worker keeps it; on our transport, where no visibility timeout takes it away, for as long as it lives. Here it ends as
+revoked, before its body begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from celery.concurrency.base import BasePool
+from celery.platforms import signals
+from celery.worker.request import Request
+
+__all__ = ["NotNow", "can_terminate", "install"]
+
+_MARK = "__celery_limits__"
+
+
+class NotNow(BaseException):
+    """Raised out of `on_accepted`, so that the pool does not run the body. Nobody's error."""
+
+
+def install() -> None:
+    """Relies on `Request.terminate(pool, signal)` being what is called then."""
+    if not hasattr(Request, _MARK):
+        setattr(Request, _MARK, True)
+        Request.terminate = _ending_as_revoked(Request.terminate)
+
+
+def _ending_as_revoked(terminate: Callable[..., None]) -> Callable[..., None]:
+    """Relies on `_terminate_on_ack` being what `on_accepted` calls it for, once `time_start` is set and before the body
+    runs."""
+
+    def end_or_terminate(request: Any, pool: Any, signal: Any = None) -> None:
+        if request._terminate_on_ack is None or not request.time_start or can_terminate(pool):
+            return terminate(request, pool, signal)
+        request._announce_revoked("terminated", True, signals.signum(signal or "TERM"), False)
+        raise NotNow
+
+    return end_or_terminate
+
+
+def can_terminate(pool: Any) -> bool:
+    """Whether it can end one body and nothing else."""
+    return getattr(pool.terminate_job, "__func__", None) is not BasePool.terminate_job
