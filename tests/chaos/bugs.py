@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_limits.errors import CorruptChain
-from celery_limits.store.outcomes import Full, Stale
+from celery_limits.store.outcomes import Full, Parked, Stale
 from celery_limits.store.scripts import load
 from celery_limits.store.store import Store
 from celery_limits.worker import gate
@@ -33,6 +33,7 @@ OVER, LOST, ONCE, SOUND, STAY, BYPASS = (
     "workers stay",
     "10 no silent bypass",
 )
+BLOCKS = "7 no cross-blocking"
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,18 @@ def _acknowledge_before_parking() -> None:
     Store.admit = in_two_steps  # type: ignore[method-assign,assignment]
 
 
+def _wait_where_it_is() -> None:
+    """Whoever has something that must wait does nothing else until its turn may have come."""
+    not_now = gate.Gate._not_now
+
+    def wait(found: gate.Gate, request: Any, plan: Any, outcome: Any) -> bool:
+        if isinstance(outcome, Parked):
+            time.sleep(15)
+        return not_now(found, request, plan, outcome)
+
+    gate.Gate._not_now = wait  # type: ignore[method-assign,assignment]
+
+
 _SEEDED = {bug.mutation.name: bug.mutation for bug in SEEDED_BUGS}
 
 _EVERYONE = "'leases', '-inf', '+inf'"
@@ -121,6 +134,7 @@ BUGS = {
         Bug("lease-never-renewed", _never_renew, frozenset({STAY, OVER, ONCE})),
         Bug("unknown-header-runs-unlimited", _run_what_nobody_understands, frozenset({BYPASS})),
         Bug("acknowledged-before-parked", _acknowledge_before_parking, frozenset({LOST}), ("kill",)),
+        Bug("waits-where-it-is", _wait_where_it_is, frozenset({BLOCKS}), ("pause",)),
         *(Bug(mutation.name, _mutated(mutation), frozenset(checks), only) for mutation, checks, only in _IN_SCRIPTS),
     )
 }

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from celery.states import FAILURE, REVOKED
+
 from tests.chaos.excuses import (
     ENDED,
     REDIS,
     SILENT,
     WIRES,
-    begun_and_ended,
     counts_for_nothing,
     excuse_for_chord,
     excuse_for_loss_of,
@@ -38,8 +39,12 @@ is over by then."""
 WAKE = 2 * LEASE
 """Seconds after a kill in which what the dead had may still be on its way back."""
 
-TIRED = 0.5
-"""Seconds that a body with a time limit of one has run at least when that ended it, by its last sign of life."""
+
+MANY = 3
+"""Calls of which one at least gets to a worker that is not struck, in seconds."""
+
+EVERYBODY = REDIS | {"kill all"}
+"""What keeps all workers from their work at once."""
 
 
 @dataclass(frozen=True)
@@ -137,17 +142,17 @@ def outstanding(history: History) -> list[Called]:
 
 
 def _fate(history: History, call: Called) -> str:
-    """How a call ended; empty when it has not."""
-    spec = call.spec
+    """How a call ended; empty when it has not. One that did not run must say why."""
+    spec, (status, error) = call.spec, call.outcome
     if spec.get("alien"):
-        return "refused" if call.refused else ""
+        return "refused" if status == FAILURE else ""
     if call.finals:
         return "ended"
-    if call.revoked:
+    if call.revoked and status == REVOKED:
         return "revoked"
-    if "expires" in spec:
+    if "expires" in spec and status == REVOKED:
         return "expired"
-    if spec["hard"] and any(run.last - run.at > TIRED or not begun_and_ended(history, run) for run in call.runs):
+    if spec["hard"] and error == "TimeLimitExceeded":
         return "out of time"
     return excuse_for_chord(history, call) if spec["late"] else excuse_for_loss_of(history, call)
 
@@ -188,11 +193,11 @@ def no_silent_bypass(history: History, check: Check) -> None:
             check.looked += 1
             if call.runs:
                 check.wrong(f"{call.name} ran, whose limits nobody here understands", call.lines)
-            elif call.refused and call.refused.more["error"] != "CorruptChain":
+            elif call.result and call.outcome != (FAILURE, "CorruptChain"):
                 check.wrong(f"{call.name} was refused for another reason", call.lines)
 
 
-# -- 6, 8, 9 and rates ---------------------------------------------------------------------------------------------
+# -- 6 to 9 and rates ----------------------------------------------------------------------------------------------
 
 
 def unchanged(history: History, check: Check) -> None:
@@ -220,6 +225,33 @@ def _compare(call: Called, run: Run) -> list[tuple[str, object, object]]:
     if spec["members"]:
         pairs.append(("results", sorted(spec["members"]), said["results"]))
     return pairs
+
+
+def no_cross_blocking(history: History, check: Check) -> None:
+    """While some wait at a key that is paused, those who need nothing of it start. How soon, a busy machine can't
+    promise; but of several that were published in the first half of a pause, one does before its end."""
+    published = [call for call in history.calls.values() if call.published and not call.spec.get("alien")]
+    for key, pauses in history.pauses.items():
+        kind, _, name = key.partition(":")
+        for begun, ended, _ in pauses:
+            came = [
+                call for call in published if begun < call.meant.at < (begun + ended) / 2 and "eta" not in call.spec
+            ]
+            waiting = [call for call in came if call.spec["names"].get(kind) == name and _starts_at(call) > ended]
+            others = [call for call in came if call.spec["names"].get(kind) != name]
+            passed = [call for call in others if _starts_at(call) < ended]
+            check.looked += len(passed) if waiting else 0
+            if waiting and len(others) >= MANY and not passed:
+                if kinds := {fault.kind for fault in history.faults if fault.kind in EVERYBODY and fault.at < ended
+                             and fault.until + WAKE > begun}:  # fmt: skip
+                    check.excused[f"nobody ran: {'+'.join(sorted(kinds))}"] += 1
+                else:
+                    lines = [call.meant for call in (*waiting, *others)]
+                    check.wrong(f"{len(others)} did not start while {key!r} was paused", lines)
+
+
+def _starts_at(call: Called) -> float:
+    return min((run.at for run in call.runs), default=float("inf"))
 
 
 def in_turn(history: History, check: Check) -> None:
@@ -323,6 +355,7 @@ CHECKS: dict[str, Callable[[History, Check], None]] = {
     "5 nothing lost": nothing_lost,
     "5 ends once": ends_once,
     "6 unchanged": unchanged,
+    "7 no cross-blocking": no_cross_blocking,
     "8 in turn": in_turn,
     "9 not before its eta": no_body_before_its_eta,
     "10 no silent bypass": no_silent_bypass,

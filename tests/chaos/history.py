@@ -47,7 +47,7 @@ class Called:
     meant: Line
     published: Line | None = None
     revoked: Line | None = None
-    refused: Line | None = None
+    result: Line | None = None
     runs: list[Run] = field(default_factory=list)
     accepted: list[Line] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
@@ -55,6 +55,11 @@ class Called:
     @property
     def spec(self) -> dict[str, Any]:
         return self.meant.more
+
+    @property
+    def outcome(self) -> tuple[str, str]:
+        """What its result says, if it was asked for: the status, and the name of the exception."""
+        return (self.result.more["status"], self.result.more["error"]) if self.result else ("", "")
 
     @property
     def finals(self) -> list[Run]:
@@ -79,6 +84,8 @@ class History:
     faults: list[Felt] = field(default_factory=list)
     audits: list[Line] = field(default_factory=list)
     steers: dict[str, list[tuple[float, float, int]]] = field(default_factory=lambda: defaultdict(list))
+    """Sizes that a key was given by hand, from when to when."""
+    pauses: dict[str, list[tuple[float, float, int]]] = field(default_factory=lambda: defaultdict(list))
     deployed: float = float("inf")
     replaced: float = float("inf")
     """When the last worker was replaced in the deploy."""
@@ -163,7 +170,7 @@ def _of_a_fault(history: History, begun: dict[tuple[str, str], Line], line: Line
 
 def _of_steering(history: History, line: Line) -> None:
     """Of several at one key the first to be mended is the first that was done: none is taken to be over too early."""
-    steers = history.steers[line.more["key"]]
+    steers = (history.pauses if line.more["kind"] == "pause" else history.steers)[line.more["key"]]
     if line.what == "steers":
         steers.append((line.at, float("inf"), line.more["size"]))
     else:
@@ -180,8 +187,8 @@ def _of_a_call(history: History, runs: dict[str, Run], line: Line) -> None:
         call.published = line
     elif line.what == "revoking":
         call.revoked = line
-    elif line.what == "refused":
-        call.refused = line
+    elif line.what == "result":
+        call.result = line
     elif line.what == "accepted":
         call.accepted.append(line)
     elif line.what == "start":

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from celery import chord, group
-from celery.states import FAILURE
+from celery.states import READY_STATES
 
 from celery_limits.wire import HEADER, VERSION, new_ticket
 from tests.chaos.fleet import Fleet
@@ -59,7 +59,7 @@ class Load(threading.Thread):
         self.failure: BaseException | None = None
         self._lines: list[threading.Thread] = []
         self._meant: dict[str, dict[str, Any]] = {}
-        self._unanswered = [call for call in plan.calls if call.alien]
+        self._unanswered = [call for call in plan.calls if call.alien or call.revoke or call.expires or call.limit]
 
     def redeclare(self) -> None:
         """The publisher is deployed too."""
@@ -159,13 +159,13 @@ class Load(threading.Thread):
                 retry_policy=self.app.conf.task_publish_retry_policy, **message.properties,
             )  # fmt: skip
 
-    def ask_for_refusals(self) -> None:
-        """What became of the messages that nobody understands, by their results."""
-        for call in list(self._unanswered):
+    def ask_for_results(self) -> None:
+        """Of the calls that may end without having run: what became of them is in their results alone."""
+        for call in [call for call in self._unanswered if call.name in self._meant]:
             found = self.app.backend.get_task_meta(task_id_of(self._plan, call.name))
-            if found["status"] == FAILURE:
+            if found["status"] in READY_STATES:
                 self._unanswered.remove(call)
-                self._say("refused", call, error=type(found["result"]).__name__)
+                self._say("result", call, status=found["status"], error=type(found["result"]).__name__)
 
     def _say(self, what: str, call: Call, **more: Any) -> None:
         self._ledger.note(what, call.name, **more)

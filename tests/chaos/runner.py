@@ -60,6 +60,7 @@ def play(plan: Plan, fleet: Fleet, say: Say, hunted: frozenset[str] = frozenset(
     injector.start()
     while load.is_alive():
         load.join(LEASE)
+        load.ask_for_results()
         _look(fleet, limits)
         if _seen(fleet, hunted - AT_THE_END):
             load.stopped.set()
@@ -95,14 +96,14 @@ def _work_off(fleet: Fleet, injector: Injector, load: Load, patience: float, at_
     """Until every call has ended, or nothing has happened for long."""
     size, since = -1, time.monotonic()
     given_up = since + at_most
-    load.ask_for_refusals()
+    load.ask_for_results()
     while outstanding(read(fleet.ledger.lines())):
         if (now := fleet.ledger.path.stat().st_size) != size:
             size, since = now, time.monotonic()
         if time.monotonic() - since > patience or time.monotonic() > given_up:
             return
         injector.restart_the_fallen()
-        load.ask_for_refusals()
+        load.ask_for_results()
         time.sleep(0.5)
 
 

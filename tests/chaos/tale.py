@@ -49,6 +49,10 @@ class Tale:
     def live(self, call: str, *args: Any, **more: Any) -> None:
         self.end(call, self.start(call, *args, **more))
 
+    def answer(self, call: str, status: str, error: str = "NoneType") -> None:
+        """Its result is asked for."""
+        self.say("result", call, status=status, error=error)
+
     def fault(self, kind: str, worker: str = "", seconds: float = 0.0, child: int = 0) -> None:
         self.say("fault", kind=kind, worker=worker, seconds=seconds, child=child)
 

@@ -201,11 +201,29 @@ def test_a_chord_whose_first_part_was_killed_as_it_ended(tale: Tale) -> None:
     assert tale.wrong() == {"5 nothing lost": 1}
 
 
-def test_what_was_revoked_or_may_expire_need_not_run(tale: Tale) -> None:
+def test_what_was_revoked_or_may_expire_need_not_run_but_says_so(tale: Tale) -> None:
     tale.publish("a")
     tale.say("revoking", "a")
     tale.publish("b", expires=tale.clock)
+    assert tale.wrong() == {"5 nothing lost": 2}
+    tale.answer("a", "REVOKED", "TaskRevokedError")
+    tale.answer("b", "REVOKED", "TaskRevokedError")
     assert tale.wrong() == {}
+    tale.publish("c")
+    tale.answer("c", "REVOKED", "TaskRevokedError")
+    assert tale.wrong() == {"5 nothing lost": 1}
+
+
+def test_what_runs_out_of_time_says_so(tale: Tale) -> None:
+    tale.publish("a", hard=True)
+    tale.start("a")
+    assert tale.wrong() == {"5 nothing lost": 1}
+    tale.answer("a", "FAILURE", "TimeLimitExceeded")
+    assert tale.wrong() == {}
+    tale.publish("b")
+    tale.start("b")
+    tale.answer("b", "FAILURE", "TimeLimitExceeded")
+    assert tale.wrong() == {"5 nothing lost": 1}
 
 
 def test_twice_without_a_reason(tale: Tale) -> None:

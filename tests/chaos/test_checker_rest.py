@@ -93,11 +93,39 @@ def test_a_clock_that_is_ahead_starts_early_by_no_more_than_that(tale: Tale) -> 
 def test_a_message_that_nobody_understands(tale: Tale) -> None:
     tale.publish("a", alien="newer")
     assert tale.wrong() == {"5 nothing lost": 1}
-    tale.say("refused", "a", error="CorruptChain")
+    tale.answer("a", "FAILURE", "CorruptChain")
     assert tale.wrong() == {}
     tale.publish("b", alien="newer")
-    tale.say("refused", "b", error="KeyError")
+    tale.answer("b", "FAILURE", "KeyError")
     tale.publish("c", alien="newer")
     tale.live("c")
-    tale.say("refused", "c", error="CorruptChain")
+    tale.answer("c", "FAILURE", "CorruptChain")
     assert tale.wrong() == {"10 no silent bypass": 2}
+
+
+def test_those_who_need_nothing_of_a_key_that_is_paused_start(tale: Tale) -> None:
+    """`w` waits at it; `n` need nothing of it."""
+
+    def pause(name: str, *, runs: bool) -> None:
+        names = {"region": name}
+        tale.say("steers", kind="pause", key=f"region:{name}", size=0)
+        for call in ("w", "n1", "n2", "n3"):
+            tale.publish(f"{call}.{name}", names=names if call == "w" else {"tenant": call})
+        tale.clock += 10
+        if runs:
+            tale.live(f"n2.{name}", names={"tenant": "n2"})
+        tale.say("steered", kind="pause", key=f"region:{name}")
+        tale.live(f"w.{name}", names=names)
+        for call in ("n1", "n2", "n3"):
+            if call != "n2" or not runs:
+                tale.live(f"{call}.{name}", names={"tenant": call})
+        tale.clock += 100
+
+    pause("1", runs=True)
+    assert tale.wrong() == {}
+    pause("2", runs=False)
+    assert tale.wrong() == {"7 no cross-blocking": 1}
+    tale.fault("redis away", seconds=5)
+    pause("3", runs=False)
+    assert tale.wrong() == {"7 no cross-blocking": 1}
+    assert tale.excused() == {"nobody ran: redis away": 1}
