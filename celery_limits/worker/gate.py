@@ -43,11 +43,11 @@ from .envelope import pack
 from .events import announce, listening
 from .exits import GONE_CHECK, Holding, Ledger, Releaser
 from .handoff import Expected, Taker
+from .in_process import NotNow, not_now_in
 from .lease import Lease
 from .measuring import measure_admission, measure_end
 from .plan import Plan, plan_of, queue_of, rank_of
 from .putoff import PutOffs
-from .threads import NotNow
 from .turn import Turns
 
 __all__ = ["Gate"]
@@ -56,15 +56,6 @@ logger = get_logger(__name__)
 
 WORKER_HEADER = "limits_worker"
 ASKED_FOR = "limits_ticket"
-
-
-def _quiet(pool_cls: Any) -> type[NotNow]:
-    """Green pools print what ends a greenlet, unless it is a GreenletExit."""
-    if not pool_cls.is_green:
-        return NotNow
-    from greenlet import GreenletExit  # noqa: PLC0415  (there only with a green pool)
-
-    return type("NotNow", (NotNow, GreenletExit), {})
 
 
 class Gate:
@@ -87,7 +78,7 @@ class Gate:
         self._ledger, self._releaser = ledger, releaser
         self._hand_over = worker._process_task
         self._forked = worker.pool_cls.uses_semaphore
-        self._not_now_error = _quiet(worker.pool_cls)
+        self._not_now_error = not_now_in(worker.pool_cls)
         self._deliveries = itertools.count(1)
         self.put_offs = PutOffs(worker)
         self._unsettled: set[Holding] = set()

@@ -28,7 +28,7 @@ from celery_limits.transport.channel import QUEUE_MARK
 from celery_limits.transport.membership import adopt, disown
 from celery_limits.wire import HEADER
 
-from . import prefork, threads
+from . import in_process, prefork
 from .acknowledgements import acknowledgements_of
 from .exits import Ledger, Releaser
 from .gate import Gate
@@ -109,7 +109,7 @@ class LimitsStep(bootsteps.StartStopStep):
             adopt(store, lease)
         if limits.settings.metrics_port is not None:
             _measure(limits)
-        (prefork if worker.pool_cls.uses_semaphore else threads).install()
+        (prefork if worker.pool_cls.uses_semaphore else in_process).install()
         gate = Gate(worker, store, lease, ledger, releaser, refresh, trust=limits.settings.trust_headers)
         worker._process_task = worker.limits_gate = gate
         _extend_banner(worker, limits)
@@ -255,7 +255,7 @@ class QueueMarks(bootsteps.StartStopStep):
             return mark_queues(consumer.task_consumer)
         # Ours, which marks its messages itself.
         consumer.task_consumer.channel.still_running = partial(running_deliveries, consumer)
-        (prefork if consumer.controller.pool_cls.uses_semaphore else threads).install()
+        (prefork if consumer.controller.pool_cls.uses_semaphore else in_process).install()
         if gate is not None and gate.is_on(consumer.task_consumer.channel):
             gate.take_over_on(consumer)
         acknowledgements_of(consumer).catch_up()
@@ -315,7 +315,7 @@ def _is_cancelled(consumer: Any, request: Any) -> bool:
     """Whether Celery ends a body because the connection is lost, which it does after this is asked."""
     if not consumer.app.conf.worker_cancel_long_running_tasks_on_connection_loss:
         return False
-    return threads.can_terminate(consumer.pool) and request.task.acks_late and not request.acknowledged
+    return in_process.can_terminate(consumer.pool) and request.task.acks_late and not request.acknowledged
 
 
 def mark_queues(task_consumer: Any) -> None:

@@ -1,9 +1,10 @@
-"""What limits need of Celery's pool of threads and the pool does not do by itself.
+"""What limits need of Celery's pools that run bodies in the worker's own process (threads, gevent, eventlet, solo) and
+the pools do not do by themselves.
 
-A thread can't be terminated. A task that is revoked with `terminate` while it waits for one is to be terminated when it
-is accepted. Celery fails at that, and the thread drops the task without a word. If the task is acknowledged late, its
-worker keeps it; on our transport, where no visibility timeout takes it away, for as long as it lives. Here it ends as
-revoked, before its body begins.
+A task that is revoked with `terminate` before its body has begun is to be terminated when it is accepted. The one to do
+so is the very thread or greenlet of the body: a thread can't be terminated, and a greenlet ends itself, before or amid
+all that is to be done about it. Celery then drops the task without a word. If it is acknowledged late, its worker keeps
+it; on our transport, where no visibility timeout takes it away, for as long as it lives. Here it ends as revoked.
 """
 
 from __future__ import annotations
@@ -15,13 +16,22 @@ from celery.concurrency.base import BasePool
 from celery.platforms import signals
 from celery.worker.request import Request
 
-__all__ = ["NotNow", "can_terminate", "install"]
+__all__ = ["NotNow", "can_terminate", "install", "not_now_in"]
 
 _MARK = "__celery_limits__"
 
 
 class NotNow(BaseException):
     """Raised out of `on_accepted`, so that the pool does not run the body. Nobody's error."""
+
+
+def not_now_in(pool_cls: Any) -> type[NotNow]:
+    """Green pools print what ends a greenlet, unless it is a GreenletExit."""
+    if not pool_cls.is_green:
+        return NotNow
+    from greenlet import GreenletExit  # noqa: PLC0415  (there only with a green pool)
+
+    return type("NotNow", (NotNow, GreenletExit), {})
 
 
 def install() -> None:
@@ -36,10 +46,10 @@ def _ending_as_revoked(terminate: Callable[..., None]) -> Callable[..., None]:
     runs."""
 
     def end_or_terminate(request: Any, pool: Any, signal: Any = None) -> None:
-        if request._terminate_on_ack is None or not request.time_start or can_terminate(pool):
+        if request._terminate_on_ack is None or not request.time_start or pool.uses_semaphore:
             return terminate(request, pool, signal)
         request._announce_revoked("terminated", True, signals.signum(signal or "TERM"), False)
-        raise NotNow
+        raise not_now_in(pool)
 
     return end_or_terminate
 

@@ -1,4 +1,4 @@
-"""What our hooks make of Celery's pool of threads: a task that is terminated while it waits for a thread ends."""
+"""Pools without processes: a task that is terminated before its body has begun ends as revoked."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ def test_one_that_is_terminated_while_it_waits_for_a_thread(scene: Scene, broker
     scene.wait_quiet()
 
 
+@pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet"])
 @pytest.mark.parametrize("task", ["early", "late"])
-def test_one_that_is_terminated_while_it_is_admitted(store: RedisServer, scene: Scene, task: str) -> None:
-    """It has a slot when its thread is told that it is not to run."""
+def test_one_that_is_terminated_while_it_is_admitted(store: RedisServer, scene: Scene, task: str, pool: str) -> None:
+    """It has a slot when its thread, or its greenlet, is told that it is not to run."""
     scene.configure(limits_store_url=store.url, limits_store_timeout=3 * DEADLINE)
-    worker = scene.start("threads", concurrency=1)
+    worker = scene.start(pool, concurrency=2)
     store.pause()
     first = scene.send(task, "first")
     worker.wait_for_log(f"[{first.id}] received")
