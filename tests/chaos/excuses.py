@@ -29,7 +29,8 @@ PROMPT = 3.0
 gives a sign of it, on a busy machine."""
 
 RECONNECT = 6.0
-"""The same after its connections were lost: kombu tries again after two seconds, and then after four."""
+"""Seconds in which a worker whose connections were lost has others: kombu tries again after two seconds, and then after
+four."""
 
 RETURN = 2.0
 """Seconds in which a worker that comes back begins what it had been given before, and then finds that it is lost."""
@@ -112,8 +113,10 @@ def _acknowledged(history: History, run: Run) -> float:
     by = max([run.last, *seen]) + PROMPT
     if felt(history, run.worker, 0.0, by, GOING):
         by = max(other.last for other in history.runs_in[run.worker]) + PROMPT
-    while later := [fault for fault in away_from(history, run.worker, run.at, by) if fault.until + RECONNECT > by]:
-        by = max(fault.until for fault in later) + RECONNECT
+    told = RECONNECT + PROMPT
+    since = run.at - RECONNECT  # it may have been on its way to the process, and the worker without a connection
+    while later := [fault for fault in away_from(history, run.worker, since, by) if fault.until + told > by]:
+        by = max(fault.until for fault in later) + told
     return by
 
 

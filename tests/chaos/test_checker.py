@@ -260,6 +260,19 @@ def test_twice_although_the_first_had_long_been_acknowledged_when_its_worker_was
     assert tale.wrong() == {"5 ends once": 1}
 
 
+@pytest.mark.parametrize(("before", "after", "wrong"), [(0.1, 7.0, 0), (0.1, 9.0, 1), (7.0, 0.0, 1)])
+def test_twice_since_its_worker_had_no_connection(tale: Tale, before: float, after: float, wrong: int) -> None:
+    """It was cut shortly before the body began; `after` that it was killed."""
+    tale.publish("a")
+    tale.fault("cut", "w1@chaos")
+    tale.clock += before
+    tale.live("a")
+    tale.clock += max(after, 4)
+    tale.fault("kill", "w1@chaos")
+    tale.live("a", "w2@chaos")
+    assert tale.wrong() == ({"5 ends once": 1} if wrong else {})
+
+
 @pytest.mark.parametrize("late", [0.0, 5.0])
 def test_twice_since_one_came_back_with_the_message_in_its_hands(tale: Tale, late: float) -> None:
     tale.publish("a")
