@@ -57,14 +57,14 @@ def install() -> None:
 
 def _giving_back(flush: Callable[[Any], None]) -> Callable[[Any], None]:
     """Relies on a job's `_accepted`, `_write_to` (the process that was sent it) and `_accept_callback` (a method of its
-    request), on the pool's `outbound_buffer` (what no process was sent) and `_cache` (jobs by number), and on
-    `maintain_pool` replacing the pipe of a process that has died with a job of the cache, here and in the middle of
-    `flush`: else a new process reads on where the dead one has left off."""
+    request or its `Holding`), on the pool's `outbound_buffer` (what no process was sent, or one that was found dead)
+    and `_cache` (jobs by number), and on `maintain_pool` replacing the pipe of a process that has died with a job that
+    is there, before `flush` and in the middle of it: else a new process reads on where the dead one has left off."""
 
     def flush_and_give_back(pool: Any) -> None:
         pool.maintain_pool()
         jobs = [job for job in pool._cache.values() if not job.ready()]
-        kept = {job._job: job for job in jobs if has_process(pool, job)}
+        kept = {job._job: job for job in jobs if _was_sent(pool, job)}
 
         def maintain() -> None:
             """Knowing who was sent what; those whose process is found dead are in the buffer then."""
@@ -190,5 +190,9 @@ def kill_holders(pool: Any) -> None:
 
 def has_process(pool: Any, job: Any) -> bool:
     """Whether a process was sent the job, and lives: it runs it, whether or not it has said so."""
-    process = getattr(job, "_write_to", None)
-    return process is not None and process._is_alive() and not any(job is other for other in pool.outbound_buffer)
+    return _was_sent(pool, job) and job._write_to._is_alive()
+
+
+def _was_sent(pool: Any, job: Any) -> bool:
+    """Whether it is in the pipe of a process, or was; unless the pool has found out that this process is dead."""
+    return getattr(job, "_write_to", None) is not None and not any(job is other for other in pool.outbound_buffer)

@@ -13,14 +13,11 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 from celery import Celery, signals
-from celery.concurrency.asynpool import AsynPool
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
-from celery.worker.consumer import Consumer
 
 from celery_limits import Concurrency, FloatingConcurrency, RateLimit
-from tests.waiting import wait_until
+from tests.worker.killing import kill_who_stands_still
 from tests.worker.stage import Stage
 
 __all__ = ["CONF", "app", "build"]
@@ -202,30 +199,6 @@ def wait_to_be_let_in(**_: Any) -> None:
     """A process of a pool is not up before the latch opens that the configuration names, if it names one."""
     if app is not None and (door := app.conf.get("door")):
         Stage(os.path.dirname(door)).pass_through(os.path.basename(door))
-
-
-def kill_who_stands_still(when: str) -> None:
-    """Of the processes of a pool whose worker has lost its connection: "before" the pool is flushed, or "amid"."""
-    flush, on_close = AsynPool.flush, Consumer.on_close
-
-    def kill(pool: Any) -> None:
-        for process in pool._pool:
-            if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
-                os.kill(process.pid, signal.SIGKILL)
-                wait_until(lambda process=process: not process._is_alive(), "it is dead")  # type: ignore[misc]
-
-    def kill_and_flush(pool: Any) -> None:
-        kill(pool)
-        flush(pool)
-
-    def kill_and_close(consumer: Any) -> None:
-        kill(consumer.pool._pool)
-        on_close(consumer)
-
-    if when == "amid":
-        AsynPool.flush = kill_and_flush  # what celery_limits calls then
-    else:
-        Consumer.on_close = kill_and_close
 
 
 app = None

@@ -117,7 +117,7 @@ def test_while_a_process_has_not_begun(
     assert list(scene.stage.names()) == ["first", "second"]
 
 
-@pytest.mark.parametrize("when", ["before", "amid"])
+@pytest.mark.parametrize("when", ["before", "between", "amid"])
 def test_and_a_process_that_has_not_begun_dies_with_it(
     scene: Scene, broker: RedisServer, wire: CuttingProxy, when: str
 ) -> None:

@@ -112,7 +112,7 @@ def test_what_a_process_was_sent_stays_its_own_while_the_connection_breaks(
     wait_all_acknowledged(scene)
 
 
-@pytest.mark.parametrize("when", ["before", "amid"])
+@pytest.mark.parametrize("when", ["before", "between", "amid"])
 @pytest.mark.parametrize("task", ["late", "free.late"])
 def test_what_a_process_was_sent_that_dies_as_the_pool_is_flushed_comes_again(
     scene: Scene, wire: CuttingProxy, task: str, when: str
