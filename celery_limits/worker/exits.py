@@ -175,6 +175,8 @@ class Releaser:
 
 def is_gone(pid: int) -> bool:
     """Whether nothing of the process runs any more; one that only waits to be reaped does not."""
+    if pid == os.getpid():  # in our own name the pool accepts what was revoked, and whose process is dead
+        return True
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return stat.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")

@@ -15,9 +15,11 @@ from uuid import uuid4
 import pytest
 from celery import VERSION, states
 
+from tests.redis_server import RedisServer
 from tests.waiting import wait_until
 from tests.worker.harness import Scene
 from tests.worker.lines import Line
+from tests.worker.stage import unread
 
 BOTH = ("prefork", "threads")
 GREEN = ("gevent", "eventlet")
@@ -155,6 +157,28 @@ def test_its_process_is_killed(scene: Scene, acks: str) -> None:
     os.kill(scene.stage.starts("first")[0].pid, signal.SIGKILL)
     line.one_goes_on()
     line.first.wait(states.FAILURE)
+
+
+@pytest.mark.parametrize("terminate", [True, False])
+def test_revoked_and_its_process_dies_before_it_has_begun(
+    scene: Scene, broker: RedisServer, acks: str, terminate: bool
+) -> None:
+    """The pool accepts it in its own name then, in order to end it: nothing of that process is to be waited for."""
+    scene.configure(limits_store_url=broker.url)
+    worker = scene.start("prefork", concurrency=1)
+    (child,) = worker.children()
+    os.kill(child, signal.SIGSTOP)
+    first = scene.send(acks, "first")
+    wait_until(lambda: unread(child), "the job has been sent to the process")
+    arguments = {"task_id": first.id, "terminate": terminate, "signal": "SIGTERM"}
+    scene.app.control.broadcast("revoke", arguments=arguments)
+    worker.wait_for_log("Terminating" if terminate else "flagged as revoked")
+    os.kill(child, signal.SIGKILL)
+    first.wait("REVOKED")
+    scene.stage.open_all()
+    scene.send(acks, "second").get()
+    assert list(scene.stage.names()) == ["second"]
+    scene.wait_quiet()
 
 
 def test_its_process_is_killed_and_it_is_requeued(scene: Scene) -> None:
