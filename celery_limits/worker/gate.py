@@ -103,8 +103,10 @@ class Gate:
                 raise self._not_now_error
             try:
                 return request.on_accepted(pid, time_accepted)
-            except BaseException:
+            except BaseException as error:
                 holding.never_began()
+                if isinstance(error, Exception):  # any other is the end that somebody has put to it
+                    request.reject(requeue=True)
                 raise
 
         request.on_accepted = on_accepted

@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from celery.concurrency.base import BasePool
 from celery.platforms import signals
 from celery.worker.request import Request
 
-__all__ = ["NotNow", "can_terminate", "install", "not_now_in"]
+__all__ = ["NotNow", "install", "not_now_in"]
 
 _MARK = "__celery_limits__"
 
@@ -38,22 +37,28 @@ def install() -> None:
     """Relies on `Request.terminate(pool, signal)` being what is called then."""
     if not hasattr(Request, _MARK):
         setattr(Request, _MARK, True)
-        Request.terminate = _ending_as_revoked(Request.terminate)
+        Request.terminate = _barring(Request.terminate)
 
 
-def _ending_as_revoked(terminate: Callable[..., None]) -> Callable[..., None]:
-    """Relies on `_terminate_on_ack` being what `on_accepted` calls it for, once `time_start` is set and before the body
-    runs."""
+class _Bar:
+    """Stands in for the pool where a task is to be terminated as soon as it is accepted."""
 
-    def end_or_terminate(request: Any, pool: Any, signal: Any = None) -> None:
-        if request._terminate_on_ack is None or not request.time_start or pool.uses_semaphore:
+    def __init__(self, request: Any, pool: Any) -> None:
+        self._request, self._pool = request, pool
+
+    def terminate_job(self, pid: int, signal: Any = None) -> None:
+        self._request._announce_revoked("terminated", True, signal, False)
+        raise not_now_in(self._pool)
+
+
+def _barring(terminate: Callable[..., None]) -> Callable[..., None]:
+    """Relies on `on_accepted` setting `time_start` and then, before the body runs, terminating the request with what is
+    in `_terminate_on_ack`, a pool and a signal, by that pool's `terminate_job`."""
+
+    def terminate_or_bar(request: Any, pool: Any, signal: Any = None) -> None:
+        if request.time_start or pool.uses_semaphore:
             return terminate(request, pool, signal)
-        request._announce_revoked("terminated", True, signals.signum(signal or "TERM"), False)
-        raise not_now_in(pool)
+        request._terminate_on_ack = _Bar(request, pool), signals.signum(signal or "TERM")
+        return None
 
-    return end_or_terminate
-
-
-def can_terminate(pool: Any) -> bool:
-    """Whether it can end one body and nothing else."""
-    return getattr(pool.terminate_job, "__func__", None) is not BasePool.terminate_job
+    return terminate_or_bar

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from celery import bootsteps
+from celery.concurrency.base import BasePool
 from celery.exceptions import ImproperlyConfigured
 from celery.utils.log import get_logger
 from celery.worker import state
@@ -315,7 +316,8 @@ def _is_cancelled(consumer: Any, request: Any) -> bool:
     """Whether Celery ends a body because the connection is lost, which it does after this is asked."""
     if not consumer.app.conf.worker_cancel_long_running_tasks_on_connection_loss:
         return False
-    return in_process.can_terminate(consumer.pool) and request.task.acks_late and not request.acknowledged
+    can = getattr(consumer.pool.terminate_job, "__func__", None) is not BasePool.terminate_job
+    return can and request.task.acks_late and not request.acknowledged
 
 
 def mark_queues(task_consumer: Any) -> None:
