@@ -130,7 +130,7 @@ def build(conf: dict[str, Any]) -> Any:
         },
         task_default_queue="chaos",
         worker_prefetch_multiplier=2,
-        result_expires=7200,  # a refusal is asked for at the end
+        result_expires=7200,  # what did not run is asked for by its result
         # Read by the chord of a body that may be the last: it must not give up on a busy machine.
         result_backend_always_retry=True,
     )

@@ -31,12 +31,12 @@ def task_id_of(plan: Plan, name: str) -> str:
     return f"{plan.profile.name}-{plan.seed}-{name}"
 
 
-def _spec(call: Call, of: Call) -> dict[str, Any]:
-    """What the checker must know of a call."""
+def _spec(call: Call, of: Call, on: str) -> dict[str, Any]:
+    """What the checker must know of a call. RabbitMQ drops by itself what has expired in a queue, and tells nobody."""
     members = [member.name for member in of.members] if of.shape == "chord" and call is of else None
     spec = {"late": call.late, "names": call.names, "weight": call.weight, "retries": call.retries, "line": call.line}
     return {**spec, "hard": call.limit is not None, "members": members, "together": of.name if of.members else None,
-            "alien": call.alien}  # fmt: skip
+            "alien": call.alien, "silent": on == "rabbitmq"}  # fmt: skip
 
 
 def _alien_header(call: Call, task_id: str) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Load(threading.Thread):
             return
         signatures = {each.name: self._signature(each) for each in call.everyone()}
         for each in call.everyone():
-            self._say("means", each, **self._meant[each.name], **_spec(each, call))
+            self._say("means", each, **self._meant[each.name], **_spec(each, call, self._plan.on))
         try:
             if call.alien:
                 self._publish_alien(call, signatures[call.name])

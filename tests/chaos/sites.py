@@ -21,6 +21,12 @@ LASTING = ("limits:", "_kombu.binding", "unacked_mutex")
 """What is bound to which exchange stays; a lock of kombu's whose owner was killed goes by itself in five minutes."""
 
 
+PATIENT = {"connect_retries_timeout": 120.0}
+"""Seconds for which a publisher that has no connection waits for one, a body that retries among them. By itself kombu
+waits for `broker_connection_timeout`, four of them, whatever the retry policy says; and Celery drops a task that can't
+publish its retry."""
+
+
 class OnRedis:
     """Broker and store in one, append-only, each write synced. Every worker reaches it through a wire of its own."""
 
@@ -37,7 +43,8 @@ class OnRedis:
         return CuttingProxy(self.redis.socket, str(path))
 
     def conf(self, wire: CuttingProxy | None = None) -> dict[str, Any]:
-        return {"broker_url": f"limits+redis+socket://{wire.path if wire else self.redis.socket}"}
+        url = f"limits+redis+socket://{wire.path if wire else self.redis.socket}"
+        return {"broker_url": url, "broker_transport_options": PATIENT}
 
     def left(self) -> list[str]:
         with self.redis.client() as client:
@@ -71,7 +78,7 @@ class OnRabbit(OnRedis):
     def conf(self, wire: CuttingProxy | None = None) -> dict[str, Any]:
         """A publisher that is not told that the broker has stored a message can't know whether it survives."""
         store = f"unix://{wire.path if wire else self.redis.socket}"
-        options = {"confirm_publish": True}
+        options = {"confirm_publish": True, **PATIENT}
         return {"broker_url": self.rabbit.url, "limits_store_url": store, "broker_transport_options": options}
 
     @property
@@ -103,7 +110,7 @@ class OnSentinel:
 
     def conf(self, wire: CuttingProxy | None = None) -> dict[str, Any]:
         url = f"limits+sentinel://127.0.0.1:{self.watched.port}"
-        return {"broker_url": url, "broker_transport_options": {"master_name": NAME}}
+        return {"broker_url": url, "broker_transport_options": {"master_name": NAME, **PATIENT}}
 
     def left(self) -> list[str]:
         with self.watched.primary.client() as client:

@@ -214,6 +214,13 @@ def test_what_was_revoked_or_may_expire_need_not_run_but_says_so(tale: Tale) -> 
     assert tale.wrong() == {"5 nothing lost": 1}
 
 
+def test_rabbitmq_drops_what_has_expired_and_tells_nobody(tale: Tale) -> None:
+    tale.publish("a", expires=tale.clock, silent=True)
+    assert tale.excused() == {"expired": 1}
+    tale.publish("b", silent=True)
+    assert tale.wrong() == {"5 nothing lost": 1}
+
+
 def test_what_runs_out_of_time_says_so(tale: Tale) -> None:
     tale.publish("a", hard=True)
     tale.start("a")

@@ -103,29 +103,34 @@ def test_a_message_that_nobody_understands(tale: Tale) -> None:
     assert tale.wrong() == {"10 no silent bypass": 2}
 
 
-def test_those_who_need_nothing_of_a_key_that_is_paused_start(tale: Tale) -> None:
-    """`w` waits at it; `n` need nothing of it."""
+def pause(tale: Tale, name: str, *, runs: bool, seconds: float = 10.0) -> None:
+    """`w` waits at a key that is paused; `n` need nothing of it, and one of them starts, or none."""
+    names = {"region": name}
+    tale.say("steers", kind="pause", key=f"region:{name}", size=0)
+    for call in ("w", "n1", "n2", "n3"):
+        tale.publish(f"{call}.{name}", names=names if call == "w" else {"tenant": call})
+    tale.clock += seconds
+    if runs:
+        tale.live(f"n2.{name}", names={"tenant": "n2"})
+    tale.say("steered", kind="pause", key=f"region:{name}")
+    tale.live(f"w.{name}", names=names)
+    for call in ("n1", "n3") if runs else ("n1", "n2", "n3"):
+        tale.live(f"{call}.{name}", names={"tenant": call})
 
-    def pause(name: str, *, runs: bool) -> None:
-        names = {"region": name}
-        tale.say("steers", kind="pause", key=f"region:{name}", size=0)
-        for call in ("w", "n1", "n2", "n3"):
-            tale.publish(f"{call}.{name}", names=names if call == "w" else {"tenant": call})
-        tale.clock += 10
-        if runs:
-            tale.live(f"n2.{name}", names={"tenant": "n2"})
-        tale.say("steered", kind="pause", key=f"region:{name}")
-        tale.live(f"w.{name}", names=names)
-        for call in ("n1", "n2", "n3"):
-            if call != "n2" or not runs:
-                tale.live(f"{call}.{name}", names={"tenant": call})
-        tale.clock += 100
 
-    pause("1", runs=True)
-    assert tale.wrong() == {}
-    pause("2", runs=False)
-    assert tale.wrong() == {"7 no cross-blocking": 1}
-    tale.fault("redis away", seconds=5)
-    pause("3", runs=False)
-    assert tale.wrong() == {"7 no cross-blocking": 1}
-    assert tale.excused() == {"nobody ran: redis away": 1}
+@pytest.mark.parametrize(("runs", "seconds", "wrong"), [(True, 10.0, 0), (False, 10.0, 1), (False, 2.0, 0)])
+def test_those_who_need_nothing_of_a_paused_key_start(tale: Tale, runs: bool, seconds: float, wrong: int) -> None:
+    """In a pause that is cut short they need not."""
+    pause(tale, "1", runs=runs, seconds=seconds)
+    assert tale.wrong() == ({"7 no cross-blocking": 1} if wrong else {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "ago", "wrong"), [("kill all", 5.0, 0), ("kill all", 20.0, 1), ("redis away", 0.0, 0)]
+)
+def test_nobody_starts_while_nobody_can(tale: Tale, kind: str, ago: float, wrong: int) -> None:
+    tale.fault(kind, "w1@chaos" if kind == "kill all" else "", 5.0 if kind == "redis away" else 0.0)
+    tale.clock += ago
+    pause(tale, "1", runs=False)
+    assert tale.wrong() == ({"7 no cross-blocking": 1} if wrong else {})
+    assert wrong or tale.excused() == {f"nobody ran: {kind}": 1}
