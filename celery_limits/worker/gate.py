@@ -54,6 +54,9 @@ __all__ = ["Gate"]
 
 logger = get_logger(__name__)
 
+SEND_BACK = 3.0
+"""Seconds after which a message comes again whose thread could not do with it what is to be done."""
+
 WORKER_HEADER = "limits_worker"
 ASKED_FOR = "limits_ticket"
 
@@ -99,14 +102,12 @@ class Gate:
 
         def on_accepted(pid: int, time_accepted: float) -> Any:
             request.on_accepted = hidden
-            if not self._may_run(request):
-                raise self._not_now_error
             try:
-                return request.on_accepted(pid, time_accepted)
-            except BaseException as error:
-                holding.never_began()
-                if isinstance(error, Exception):  # any other is the end that somebody has put to it
-                    request.reject(requeue=True)
+                if not self._may_run(request):
+                    raise self._not_now_error
+                return self._begin(request, holding, pid, time_accepted)
+            except Exception:  # any other is the end that somebody has put to it
+                self._send_back(request)
                 raise
 
         request.on_accepted = on_accepted
@@ -114,6 +115,19 @@ class Gate:
             return self._hand_over(request)
         except NotNow:  # the solo pool runs the body right here
             return None
+
+    def _begin(self, request: Any, holding: Holding, pid: int, time_accepted: float) -> Any:
+        try:
+            return request.on_accepted(pid, time_accepted)
+        except BaseException:
+            holding.never_began()
+            raise
+
+    def _send_back(self, request: Any) -> None:
+        """Its thread drops it without a word, for instance since the result that it was revoked can't be stored. So its
+        message comes again; not at once, or it would do so until there is somewhere to store that."""
+        task_ready(request)
+        self._worker.consumer.call_soon(self._worker.timer.call_after, SEND_BACK, request.reject, (True,))
 
     def _pass_on(self, request: Any, may_run: bool) -> Any:
         return self._hand_over(request) if may_run else self._free_place()

@@ -5,6 +5,7 @@ A task that is revoked with `terminate` before its body has begun is to be termi
 so is the very thread or greenlet of the body: a thread can't be terminated, and a greenlet ends itself, before or amid
 all that is to be done about it. Celery then drops the task without a word. If it is acknowledged late, its worker keeps
 it; on our transport, where no visibility timeout takes it away, for as long as it lives. Here it ends as revoked.
+One without limits is kept nevertheless where its result can't be stored; one with limits is sent back by the gate.
 """
 
 from __future__ import annotations

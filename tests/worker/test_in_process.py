@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
+from celery.concurrency.thread import TaskPool
+from celery.worker.request import Request
 
+from celery_limits.worker import in_process
 from tests.redis_server import RedisServer
 from tests.waiting import DEADLINE, wait_until
 from tests.worker.harness import Scene, Sent, Worker
@@ -17,12 +24,18 @@ def store() -> Iterator[RedisServer]:
         yield server
 
 
-def terminate(scene: Scene, worker: Worker, sent: Sent, times: int = 1) -> None:
+def terminate(scene: Scene, worker: Worker, sent: Sent) -> None:
     """As a worker is told; the store is not, which may be away. Returns when the worker has heard of it. A green one is
     ready a moment before it listens."""
     wait_until(lambda: scene.app.control.ping(destination=[worker.name], timeout=1), "the worker listens")
     scene.app.control.broadcast("revoke", arguments={"task_id": sent.id, "terminate": True, "signal": "SIGTERM"})
-    worker.wait_for_log(f"Terminating {sent.id}", times)
+    worker.wait_for_log(f"Terminating {sent.id}")
+
+
+def wait_asked(scene: Scene, worker: Worker) -> None:
+    """Until a thread waits for the store's answer: it has seen that its task is not revoked."""
+    inspect = scene.app.control.inspect(destination=[worker.name], timeout=2)
+    wait_until(lambda: (inspect.limits() or {}).get(worker.name, {}).get("running"), "the store is asked")
 
 
 @pytest.mark.own_broker
@@ -36,7 +49,6 @@ def test_one_that_is_terminated_while_it_waits_for_a_thread(scene: Scene, broker
     second = scene.send(task, "second")
     worker.wait_for_log(f"[{second.id}] received")
     terminate(scene, worker, second)
-    terminate(scene, worker, second, times=2)
     scene.stage.open_all()
     first.get()
     second.wait("REVOKED")
@@ -53,7 +65,7 @@ def test_one_that_is_terminated_while_it_is_admitted(store: RedisServer, scene: 
     worker = scene.start(pool, concurrency=2)
     store.pause()
     first = scene.send(task, "first")
-    worker.wait_for_log(f"[{first.id}] received")
+    wait_asked(scene, worker)
     terminate(scene, worker, first)
     store.resume()
     first.wait("REVOKED")
@@ -63,8 +75,11 @@ def test_one_that_is_terminated_while_it_is_admitted(store: RedisServer, scene: 
     scene.wait_quiet()
 
 
-def test_one_whose_end_could_not_be_stored_comes_again(store: RedisServer, scene: Scene, broker: RedisServer) -> None:
-    """It was admitted, and is to be revoked, and nobody can be told: it must neither hold its slot nor be kept."""
+@pytest.mark.parametrize("how", ["terminated", "expired"])
+def test_one_whose_end_could_not_be_stored_comes_again(
+    store: RedisServer, scene: Scene, broker: RedisServer, how: str
+) -> None:
+    """It is admitted and to be revoked, or has expired, and nobody can be told: it holds no slot, and is not kept."""
     with RedisServer() as results:
         scene.configure(
             broker_url=f"limits+redis+socket://{broker.socket}",
@@ -75,10 +90,13 @@ def test_one_whose_end_could_not_be_stored_comes_again(store: RedisServer, scene
         )
         worker = scene.start("threads", concurrency=1)
         store.pause()
-        first = scene.send("late", "first")
-        worker.wait_for_log(f"[{first.id}] received")
-        terminate(scene, worker, first)
+        expires = datetime.now(timezone.utc) + timedelta(seconds=5 if how == "expired" else 600)
+        first = scene.send("late", "first", expires=expires)
+        wait_asked(scene, worker)
+        if how == "terminated":
+            terminate(scene, worker, first)
         results.stop()
+        wait_until(lambda: how == "terminated" or datetime.now(timezone.utc) > expires, "it has expired")
         store.resume()
         worker.wait_for_log(f"[{first.id}] received", times=2)
         results.start()
@@ -86,3 +104,17 @@ def test_one_whose_end_could_not_be_stored_comes_again(store: RedisServer, scene
         scene.stage.open_all()
         scene.send("late", "second").get()
         assert list(scene.stage.names()) == ["second"]
+
+
+def test_who_is_told_again_while_it_is_accepted_gets_the_pools_own_answer() -> None:
+    """Commands are read in another thread than the one that accepts: what keeps a body from beginning would end it."""
+    in_process.install()
+    pool = TaskPool(1)
+    request: Any = Request.__new__(Request)
+    request.time_start = request._terminate_on_ack = request._apply_result = None
+    request.terminate(pool, "TERM")
+    assert request._terminate_on_ack[1] == signal.SIGTERM
+    request.time_start, request.worker_pid = 1.0, os.getpid()
+    with pytest.raises(NotImplementedError):
+        request.terminate(pool, "TERM")
+    pool.stop()
