@@ -18,6 +18,7 @@ from tests.chaos.excuses import (
     REDIS,
     SILENT,
     WIRES,
+    begun_and_ended,
     counts_for_nothing,
     excuse_for_chord,
     excuse_for_loss_of,
@@ -150,11 +151,19 @@ def _fate(history: History, call: Called) -> str:
         return "ended"
     if call.revoked and status == REVOKED:
         return "revoked"
-    if "expires" in spec and (status == REVOKED or spec.get("silent")):
+    if "expires" in spec and (status == REVOKED or _dropped(history, call)):
         return "expired"
     if spec["hard"] and error == "TimeLimitExceeded":
         return "out of time"
     return excuse_for_chord(history, call) if spec["late"] else excuse_for_loss_of(history, call)
+
+
+def _dropped(history: History, call: Called) -> bool:
+    """Whether RabbitMQ may have dropped it, which tells nobody: it has expired, and what was begun of it was ended by a
+    fault."""
+    if not call.spec.get("silent") or history.wall < call.spec["expires"]:
+        return False
+    return all(begun_and_ended(history, run) for run in call.runs)
 
 
 def nothing_lost(history: History, check: Check) -> None:
@@ -244,8 +253,8 @@ def no_cross_blocking(history: History, check: Check) -> None:
             passed = [call for call in others if _starts_at(call) < ended]
             check.looked += len(passed) if waiting else 0
             if waiting and len(others) >= MANY and not passed:
-                if kind := _disturbed(history, begun, ended, EVERYBODY):
-                    check.excused[f"nobody ran: {kind}"] += 1
+                if fault := _disturbed(history, begun, ended, EVERYBODY):
+                    check.excused[f"nobody ran: {fault}"] += 1
                 else:
                     lines = [call.meant for call in (*waiting, *others)]
                     check.wrong(f"{len(others)} did not start while {key!r} was paused", lines)

@@ -14,7 +14,7 @@ from tests.chaos.ledger import Line
 
 __all__ = [
     "ENDED", "REDIS", "SILENT", "WIRES",
-    "counts_for_nothing", "excuse_for_chord", "excuse_for_loss_of", "felt", "struck", "why_again",
+    "begun_and_ended", "counts_for_nothing", "excuse_for_chord", "excuse_for_loss_of", "felt", "struck", "why_again",
 ]  # fmt: skip
 
 BEATS = 3
@@ -128,7 +128,7 @@ def _ended(history: History, worker: str, pid: int, since: float, until: float) 
     return ""
 
 
-def _begun_and_ended(history: History, run: Run) -> str:
+def begun_and_ended(history: History, run: Run) -> str:
     """What ended the process of a body that gave its last sign of life shortly before, or before it was stopped."""
     by = run.last + PROMPT
     for fault in felt(history, run.worker, run.at, by, HELPLESS):
@@ -146,7 +146,7 @@ def _ended_as_it_began(history: History, accepted: Line) -> str:
 def excuse_for_loss_of(history: History, call: Called) -> str:
     """Acknowledged before it began: one whose process was ended has had its only chance."""
     last = max(call.runs, key=lambda run: run.retries, default=None)
-    if last is not None and last.torn != "Retry" and (what := _begun_and_ended(history, last)):
+    if last is not None and last.torn != "Retry" and (what := begun_and_ended(history, last)):
         return f"begun, and then: {what}"
     since = last.last if last is not None else 0.0
     for line in call.accepted:

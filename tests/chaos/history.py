@@ -86,6 +86,8 @@ class History:
     steers: dict[str, list[tuple[float, float, int]]] = field(default_factory=lambda: defaultdict(list))
     """Sizes that a key was given by hand, from when to when."""
     pauses: dict[str, list[tuple[float, float, int]]] = field(default_factory=lambda: defaultdict(list))
+    wall: float = 0.0
+    """The time of day at the last line."""
     deployed: float = float("inf")
     replaced: float = float("inf")
     """When the last worker was replaced in the deploy."""
@@ -119,6 +121,7 @@ def read(lines: list[Line]) -> History:
     runs: dict[str, Run] = {}
     begun: dict[tuple[str, str], Line] = {}
     for line in lines:
+        history.wall = max(history.wall, line.wall)
         if line.call:
             _of_a_call(history, runs, line)
         elif line.what in ("fault", "mended"):

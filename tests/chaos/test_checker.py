@@ -217,8 +217,18 @@ def test_what_was_revoked_or_may_expire_need_not_run_but_says_so(tale: Tale) -> 
 def test_rabbitmq_drops_what_has_expired_and_tells_nobody(tale: Tale) -> None:
     tale.publish("a", expires=tale.clock, silent=True)
     assert tale.excused() == {"expired": 1}
-    tale.publish("b", silent=True)
+    tale.publish("b", expires=tale.clock + 100, silent=True)
+    assert tale.wrong() == {"5 nothing lost": 1}, "it has not expired"
+    tale.start("b")
+    tale.clock += 100
+    tale.publish("c", silent=True)
+    tale.live("c")
+    assert tale.wrong() == {"5 nothing lost": 1}, "it was begun"
+    tale.publish("d", expires=tale.clock, silent=True)
+    tale.start("d")
+    tale.fault("kill", "w1@chaos")
     assert tale.wrong() == {"5 nothing lost": 1}
+    assert tale.excused() == {"expired": 2}
 
 
 def test_what_runs_out_of_time_says_so(tale: Tale) -> None:

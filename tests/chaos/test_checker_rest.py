@@ -103,16 +103,16 @@ def test_a_message_that_nobody_understands(tale: Tale) -> None:
     assert tale.wrong() == {"10 no silent bypass": 2}
 
 
-def pause(tale: Tale, name: str, *, runs: bool, seconds: float = 10.0) -> None:
+def pause(tale: Tale, region: str, *, runs: bool, seconds: float = 10.0, again: str = "") -> None:
     """`w` waits at a key that is paused; `n` need nothing of it, and one of them starts, or none."""
-    names = {"region": name}
-    tale.say("steers", kind="pause", key=f"region:{name}", size=0)
+    names, name = {"region": region}, region + again
+    tale.say("steers", kind="pause", key=f"region:{region}", size=0)
     for call in ("w", "n1", "n2", "n3"):
         tale.publish(f"{call}.{name}", names=names if call == "w" else {"tenant": call})
     tale.clock += seconds
     if runs:
         tale.live(f"n2.{name}", names={"tenant": "n2"})
-    tale.say("steered", kind="pause", key=f"region:{name}")
+    tale.say("steered", kind="pause", key=f"region:{region}")
     tale.live(f"w.{name}", names=names)
     for call in ("n1", "n3") if runs else ("n1", "n2", "n3"):
         tale.live(f"{call}.{name}", names={"tenant": call})
@@ -134,3 +134,13 @@ def test_nobody_starts_while_nobody_can(tale: Tale, kind: str, ago: float, wrong
     pause(tale, "1", runs=False)
     assert tale.wrong() == ({"7 no cross-blocking": 1} if wrong else {})
     assert wrong or tale.excused() == {f"nobody ran: {kind}": 1}
+
+
+def test_each_pause_of_a_key_is_judged(tale: Tale) -> None:
+    tale.fault("redis away", seconds=5.0)
+    pause(tale, "1", runs=False)
+    tale.mend("redis away")
+    tale.clock += 100
+    pause(tale, "1", runs=False, again="'")
+    assert tale.wrong() == {"7 no cross-blocking": 1}
+    assert tale.excused() == {"nobody ran: redis away": 1}
