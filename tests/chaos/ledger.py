@@ -60,5 +60,6 @@ class Ledger:
                 file.seek(start - 1)
                 file.readline()
             for raw in file:
-                if raw.endswith(b"\n"):
-                    yield Line(*json.loads(raw))
+                if not raw.endswith(b"\n"):
+                    return  # its rest may be there when one reads on, and is no line
+                yield Line(*json.loads(raw))
