@@ -100,12 +100,12 @@ def _acknowledge_before_parking() -> None:
 
 
 def _wait_where_it_is() -> None:
-    """Whoever has something that must wait does nothing else until its turn may have come."""
+    """Whoever has something that must wait does nothing else any more."""
     not_now = gate.Gate._not_now
 
     def wait(found: gate.Gate, request: Any, plan: Any, outcome: Any) -> bool:
         if isinstance(outcome, Parked):
-            time.sleep(15)
+            time.sleep(60)
         return not_now(found, request, plan, outcome)
 
     gate.Gate._not_now = wait  # type: ignore[method-assign,assignment]
