@@ -275,12 +275,6 @@ class Holding:
             self.closed()
         self.settle()
 
-    def never_began(self) -> None:
-        """The pool does not run the body, though it was admitted."""
-        self._over = True
-        self.release(back=not self._request.acknowledged)
-        self.settle()
-
     def _end(self, action: Callable[[], Any], *, back: bool) -> None:
         """Releases, then acknowledges or rejects; both when the body is gone."""
         self._pending.append((action, back))
@@ -302,9 +296,16 @@ class Holding:
     # -- the hooks ---------------------------------------------------------------------------------------
 
     def on_accepted(self, pid: int, time_accepted: float) -> Any:
+        """What is raised here keeps the body from beginning, unless that is in a process of its own."""
         self._accepting = True
         try:
             return self._hidden["on_accepted"](pid, time_accepted)
+        except BaseException:
+            if not self._forked:
+                self._over = True
+                self.release(back=not self._request.acknowledged)
+                self.settle()
+            raise
         finally:
             self._accepting = False
 

@@ -97,7 +97,7 @@ class Gate:
         if self._forked:
             return self.turns.asks(request) or self._pass_on(request, self._may_run(request))
         self.expected.last_come = request.id
-        holding = self._holding_of(request)
+        self._holding_of(request)
         hidden = request.on_accepted
 
         def on_accepted(pid: int, time_accepted: float) -> Any:
@@ -105,7 +105,7 @@ class Gate:
             try:
                 if not self._may_run(request):
                     raise self._not_now_error
-                return self._begin(request, holding, pid, time_accepted)
+                return request.on_accepted(pid, time_accepted)
             except Exception:  # any other is the end that somebody has put to it
                 self._send_back(request)
                 raise
@@ -115,13 +115,6 @@ class Gate:
             return self._hand_over(request)
         except NotNow:  # the solo pool runs the body right here
             return None
-
-    def _begin(self, request: Any, holding: Holding, pid: int, time_accepted: float) -> Any:
-        try:
-            return request.on_accepted(pid, time_accepted)
-        except BaseException:
-            holding.never_began()
-            raise
 
     def _send_back(self, request: Any) -> None:
         """Its thread drops it without a word, for instance since the result that it was revoked can't be stored. So its
