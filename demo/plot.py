@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .ledger import Entry, runs_of, steps_of
+from .ledger import Entry, Run, runs_of, steps_of
 from .verdict import limit_steps
 
 __all__ = ["draw"]
@@ -40,10 +40,16 @@ def draw(entries: Sequence[Entry], sizes: Mapping[str, int], rate: float, burst:
 
 
 def _running(axis: Any, entries: Sequence[Entry], key: str, size: int, colour: str, first: float) -> None:
-    steps = [(first, 0), *steps_of(runs_of(entries), key), (entries[-1].at, 0)]
+    runs = runs_of(entries)
+    tenants = sorted({run.tenant for run in runs if key in run.keys})
+    if len(tenants) > 1:
+        _shares(axis, runs, key, tenants, first, entries[-1].at)
+    steps = [(first, 0), *steps_of(runs, key), (entries[-1].at, 0)]
     times, counts = [at - first for at, _ in steps], [count for _, count in steps]
-    axis.fill_between(times, counts, step="post", color=colour, alpha=0.45, linewidth=0)
-    axis.step(times, counts, where="post", color=colour, linewidth=1)
+    if len(tenants) < 2:
+        axis.fill_between(times, counts, step="post", color=colour, alpha=0.45, linewidth=0)
+    line, width = (colour, 1.0) if len(tenants) < 2 else (LIMIT, 0.4)
+    axis.step(times, counts, where="post", color=line, linewidth=width)
     limits = limit_steps(entries, key, size)
     limits.append((entries[-1].at, limits[-1][1]))
     times, sizes = [at - first for at, _ in limits], [limit for _, limit in limits]
@@ -51,6 +57,23 @@ def _running(axis: Any, entries: Sequence[Entry], key: str, size: int, colour: s
     axis.set_ylim(0, max(sizes) + 1)
     axis.set_title(f"{key}, limit {' then '.join(map(str, sizes[:-1]))}", loc="left", fontsize=10)
     axis.yaxis.get_major_locator().set_params(integer=True)
+
+
+def _shares(axis: Any, runs: Sequence[Run], key: str, tenants: Sequence[str], first: float, last: float) -> None:
+    """What each tenant has of the key, one above the other, in the colours of their own plots."""
+    moments = sorted({first, last, *(at for at, _ in steps_of(runs, key))})
+    below = [0] * len(moments)
+    for tenant, colour in zip(tenants, COLOURS, strict=False):
+        running, steps = [], [(first, 0), *steps_of([run for run in runs if run.tenant == tenant], key)]
+        for at in moments:
+            while len(steps) > 1 and steps[1][0] <= at:
+                steps.pop(0)
+            running.append(steps[0][1])
+        above = [low + count for low, count in zip(below, running, strict=True)]
+        times = [at - first for at in moments]
+        axis.fill_between(times, below, above, step="post", color=colour, alpha=0.6, linewidth=0, label=tenant)
+        below = above
+    axis.legend(loc="upper right", ncols=len(tenants), fontsize=8, frameon=False)
 
 
 def _calls(axis: Any, entries: Sequence[Entry], rate: float, burst: int, first: float, last: float) -> None:

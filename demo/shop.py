@@ -52,8 +52,8 @@ def docks() -> int:
     acks_late=True,  # else what a killed worker ran would be lost, as ever with Celery
     limits=[
         Concurrency("tenant:{tenant}", PER_TENANT),
-        FloatingConcurrency("warehouse", default=DOCKS, refresh="demo.shop:docks", every=1),
-        RateLimit("carrier-api", f"{RATE}/s", burst=BURST),
+        FloatingConcurrency("warehouse", default=DOCKS, refresh="demo.shop:docks", every=1, fair_by="{tenant}"),
+        RateLimit("carrier-api", f"{RATE}/s", burst=BURST, fair_by="{tenant}"),
     ],
 )
 def ship(self: Any, tenant: str, order: int) -> None:

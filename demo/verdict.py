@@ -31,6 +31,7 @@ def judge(
     runs = runs_of(entries)
     found = [_never_over(entries, runs, key, size) for key, size in sizes.items()]
     found.append(_within_rate(entries, runs, rate, burst))
+    found.append(_first_orders(entries, runs, "warehouse", sizes["warehouse"]))
     found.append(_all_ran(entries, runs))
     found.append(_once_each(entries, runs))
     found.append(Finding(not audit, "the audit is clean", "; ".join(audit) or "nothing is held, parked or lost"))
@@ -69,6 +70,43 @@ def _within_rate(entries: Sequence[Entry], runs: Sequence[Run], rate: float, bur
     seconds = began[-1] - began[0] if len(began) > 1 else 0.0
     figures = f"{len(began) / seconds if seconds else 0:.1f} a second on average, of {rate:g} and {burst} at once"
     return Finding(over <= 0, "carrier-api keeps its rate", figures + (f", {over} TOO EARLY" if over > 0 else ""))
+
+
+def _first_orders(entries: Sequence[Entry], runs: Sequence[Run], key: str, size: int) -> Finding:
+    """The first order of every tenant starts within one service time of a free dock, whoever floods.
+
+    On a machine that is slow to start bodies, time does not tell: then it is late only if more bodies of others have
+    begun meanwhile than there are docks, so that each dock has gone to another once.
+    """
+    service = max((run.ended - run.began for run in runs if run.ended is not None and run.finished), default=0.0)
+    waits, late = [], []
+    for tenant in dict.fromkeys(entry.tenant for entry in entries if entry.what == "sent"):
+        sent = min(entry.at for entry in entries if entry.what == "sent" and entry.tenant == tenant)
+        began = min((run.began for run in runs if run.tenant == tenant), default=None)
+        if began is None:
+            continue  # then it is lost, which is another promise
+        free = _first_free(entries, runs, key, size, sent)
+        others = sum(free < run.began < began for run in runs if run.tenant != tenant)
+        waits.append(max(0.0, began - free))
+        if waits[-1] > service and others > limit_steps(entries, key, size)[-1][1]:
+            late.append(tenant)
+    figures = f"{max(waits, default=0.0):.2f} s after a dock is free at most, a service takes up to {service:.2f} s"
+    promise = "every tenant's first order gets a free dock"
+    return Finding(not late, promise, figures + (f", LATE: {', '.join(late)}" if late else ""))
+
+
+def _first_free(entries: Sequence[Entry], runs: Sequence[Run], key: str, size: int, since: float) -> float:
+    """The first moment from then on at which fewer run under the key than its limit allows."""
+    limits, running, steps = limit_steps(entries, key, size), 0, steps_of(runs, key)
+    for at, count in steps:
+        if at <= since:
+            running = count
+    if running < max((limit for when, limit in limits if when <= since), default=size):
+        return since
+    for at, count in steps:
+        if at > since and count < max((limit for when, limit in limits if when <= at), default=size):
+            return at
+    return since
 
 
 def _all_ran(entries: Sequence[Entry], runs: Sequence[Run]) -> Finding:

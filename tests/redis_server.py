@@ -16,7 +16,7 @@ from pathlib import Path
 
 import redis
 
-from celery_limits._embedded_launch import wheel_binary
+from celery_limits.embedded.launch import wheel_binary
 from tests.private_server import PrivateServer
 
 __all__ = ["RedisServer", "find_servers"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from celery_limits.metrics.keys import GAUGES
+from celery_limits.metrics.collector import GAUGES
 from celery_limits.metrics.prometheus import METRICS, PREFIX
 
 DASHBOARD = json.loads((Path(__file__).parent.parent / "examples" / "grafana.json").read_text())

@@ -11,11 +11,15 @@ from typing import Any
 import click
 from celery.bin.base import handle_preload_options
 
-from .health import audit, check
+from .draining import drain
+from .health import aside, audit, check
+from .later import later
+from .log import changes, report_
 from .metrics import metrics
 from .reading import explain, list_, show, tasks
-from .steering import cancel, pause, reset, resize, resume
+from .steering import cancel, pause, reset, resize, resume, run
 from .top import top
+from .web import web
 
 __all__ = ["limits"]
 
@@ -30,5 +34,8 @@ def limits(ctx: click.Context, **_: Any) -> None:
     """
 
 
-for _command in (list_, show, explain, tasks, resize, reset, pause, resume, cancel, audit, check, top, metrics):
+_READING = (list_, show, explain, tasks, later, changes, report_, top, metrics, web)
+_STEERING = (resize, reset, pause, resume, cancel, run)
+_HEALTH = (audit, aside, check, drain)
+for _command in (*_READING, *_STEERING, *_HEALTH):
     limits.add_command(_command)

@@ -5,7 +5,6 @@ An error is one line on stderr and exit code 1; with `--json` it is `{"error": {
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
@@ -14,10 +13,11 @@ import click
 from celery.bin.base import CeleryCommand, CeleryOption
 from celery.exceptions import ImproperlyConfigured
 
-from celery_limits.app import Limits
+from celery_limits.app.handle import Limits
 from celery_limits.errors import LimitError
+from celery_limits.printable import json_text, printable_lines
 from celery_limits.store import StoreError, StoreUnavailable
-from celery_limits.store.reads import Status
+from celery_limits.store.status import Status
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -29,7 +29,7 @@ class Failure(click.ClickException):
     """Ends the command with exit code 1."""
 
     def __init__(self, message: str, kind: str = "Error") -> None:
-        super().__init__(message)
+        super().__init__(printable_lines(message))
         self.kind = kind
 
 
@@ -69,14 +69,14 @@ class Session:
     def emit(self, data: Any, *show: RenderableType) -> None:
         """The answer: as JSON, or as it is shown."""
         if self.as_json:
-            click.echo(json.dumps(data, ensure_ascii=False))
+            click.echo(json_text(data))
             return
         for part in show:
             self.console.print(part)
 
     def say(self, data: Any, text: str) -> None:
-        """An answer of one line."""
-        click.echo(json.dumps(data, ensure_ascii=False) if self.as_json else text)
+        """An answer in lines."""
+        click.echo(json_text(data) if self.as_json else printable_lines(text))
 
     def status(self, key: str, page: int = 0, *, hint: str = "") -> Status:
         """The status of a key that exists."""
@@ -126,5 +126,5 @@ def limits_command(name: str | None = None, **options: Any) -> Callable[[Callabl
 
 def _failed(session: Session, failure: Failure) -> Failure:
     if session.as_json:
-        click.echo(json.dumps({"error": {"kind": failure.kind, "message": failure.message}}, ensure_ascii=False))
+        click.echo(json_text({"error": {"kind": failure.kind, "message": failure.message}}))
     return failure

@@ -6,7 +6,7 @@ goes on: it is looked at when things fail.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -14,10 +14,11 @@ from typing import Any
 
 from celery.exceptions import ImproperlyConfigured
 
-from celery_limits.app import Limits
+from celery_limits.app.handle import Limits
+from celery_limits.app.task_names import named
 from celery_limits.errors import LimitError
-from celery_limits.naming import named
-from celery_limits.store.reads import Party, Status
+from celery_limits.store.changes import Author
+from celery_limits.store.status import Group, Party, Status
 
 from .base import Failure
 from .reading import ORDERS
@@ -29,6 +30,10 @@ ASK_SECONDS = 0.5
 """How long the board may stand still for workers to name what they run."""
 PAGE = 10
 NAMED = 100
+
+
+def _author() -> Author:
+    return Author(via="top")
 
 
 @dataclass
@@ -44,17 +49,23 @@ class Question:
 class Board:
     """`look` reads the store; `press` takes a key and says whether to go on."""
 
-    def __init__(self, limits: Limits, pattern: str = "*", order: str = "waiting", explain: Any = str) -> None:
+    def __init__(
+        self, limits: Limits, pattern: str = "*", order: str = "waiting", explain: Any = str, *, by_group: bool = False
+    ) -> None:
         self.limits, self.pattern, self.order = limits, pattern, order
+        self.by_group = by_group
+        """Whether a key is shown by its groups, instead of by the tasks that hold it and wait for it."""
         self.statuses: list[Status] = []
         self.opened: Status | None = None
         self.question: Question | None = None
         self.said = ""
         self.trouble = ""
         self.place = 0
+        self.helping = False
         self._explain = explain
         self._chosen: str | None = None
         self._unnamed: set[str] = set()
+        self._before: dict[str, Status] = {}  # what each key was when it was resized here
 
     # -- what is there ---------------------------------------------------------------------------------------
 
@@ -69,7 +80,7 @@ class Board:
 
     def read(self) -> None:
         """The choice stays with its key, wherever that has moved."""
-        found = [status for status in self.limits.overview() if fnmatchcase(status.key, self.pattern)]
+        found = [status for status in self.limits.overview(NAMED) if fnmatchcase(status.key, self.pattern)]
         if self.opened is not None:
             self.opened = self._read_one(self.opened.key)
         self.statuses = sorted(found, key=ORDERS[self.order])
@@ -86,7 +97,7 @@ class Board:
 
     def _settle(self) -> None:
         if self.opened is not None:
-            self.place = max(0, min(self.place, len(self.parties) - 1))
+            self.place = max(0, min(self.place, len(self.rows) - 1))
             return
         keys = [status.key for status in self.statuses]
         if self._chosen in keys:
@@ -99,6 +110,13 @@ class Board:
     def parties(self) -> list[Party]:
         """Of the key that is open: holders, then waiters in turn."""
         return [] if self.opened is None else [*self.opened.holders, *self.opened.waiters]
+
+    @property
+    def rows(self) -> Sequence[Party] | Sequence[Group]:
+        """What is listed of the key that is open."""
+        if self.opened is not None and self.by_group:
+            return self.opened.groups
+        return self.parties
 
     @property
     def chosen(self) -> Status | None:
@@ -114,6 +132,9 @@ class Board:
             self._answer(self.question, key)
             return True
         self.said = ""
+        if self.helping and key in ("q", "escape", "?"):
+            self.helping = False
+            return True
         if key == "q":
             return False
         action = _ACTIONS.get(key)
@@ -124,7 +145,7 @@ class Board:
         return True
 
     def _move(self, by: int) -> None:
-        count = len(self.statuses) if self.opened is None else len(self.parties)
+        count = len(self.statuses) if self.opened is None else len(self.rows)
         self.place = max(0, min(self.place + by, count - 1))
         if self.opened is None and self.statuses:
             self._chosen = self.statuses[self.place].key
@@ -161,6 +182,18 @@ class Board:
         self.opened = None
         self._settle()
 
+    def switch(self) -> None:
+        """Between the groups of a key and its tasks."""
+        if (status := self.chosen) is None:
+            return
+        if not status.groups:
+            self.by_group = False
+            self.said = f"{status.key}: no groups; its tasks declare no fair_by"
+            return
+        self.by_group = self.opened is None or not self.by_group
+        self.place = 0 if self.opened is not None else self.place
+        self.open()
+
     def sort(self) -> None:
         orders = list(ORDERS)
         self.order = orders[(orders.index(self.order) + 1) % len(orders)]
@@ -172,9 +205,12 @@ class Board:
         if (status := self.chosen) is None:
             return
         if status.paused:
-            self._do(partial(self.limits.resume, status.key), f"{status.key}: resumed")
+            self._do(partial(self.limits.resume, status.key, author=_author()), f"{status.key}: resumed")
         else:
-            self._do(partial(self.limits.pause, status.key), f"{status.key}: paused; press p again to resume it")
+            self._do(
+                partial(self.limits.pause, status.key, author=_author()),
+                f"{status.key}: paused; press p again to resume it",
+            )
 
     def resize(self) -> None:
         if (status := self.chosen) is not None:
@@ -183,17 +219,36 @@ class Board:
 
     def _resize(self, status: Status, answer: str) -> str:
         size = size_of(status.key, status.kind, answer)
-        self.limits.resize(status.key, size, status.burst or 1)
+        before = self.limits.store.status(status.key, 0)
+        self.limits.resize(status.key, size, status.burst or 1, author=_author())
+        self._before[status.key] = before
         return f"{status.key}: {size}; press u to undo it"
 
-    def reset(self) -> None:
-        if (status := self.chosen) is not None:
-            self._do(partial(self.limits.reset, status.key), f"{status.key}: as declared")
+    def undo(self) -> None:
+        """Gives the chosen key the size back that it had before it was resized here."""
+        if (status := self.chosen) is None:
+            return
+        before = self._before.pop(status.key, None)
+        if before is None:
+            self.said = f"{status.key}: nothing to undo; it was not resized here"
+        else:
+            self._do(partial(self._restore, before))
+
+    def _restore(self, before: Status) -> str:
+        if before.size is None and before.rate is None:
+            self.limits.reset(before.key, author=_author())
+            return f"{before.key}: as declared"
+        size = before.limit if before.size is None else before.size
+        assert size is not None
+        self.limits.resize(before.key, size, before.burst or 1, author=_author())
+        return f"{before.key}: {size} again"
 
     def cancel(self) -> None:
-        if self.opened is None:
+        if self.opened is None or self.by_group:
+            self.by_group = False
             self.open()
-            self.said = "choose which, then press c"
+            self._settle()
+            self.said = "choose a task, then press c"
             return
         if self.parties:
             party = self.parties[self.place]
@@ -201,17 +256,38 @@ class Board:
             self.question = Question(text, lambda _: self._cancel(party.task_id), yes_or_no=True)
 
     def _cancel(self, task_id: str) -> str:
-        outcome = self.limits.cancel(task_id)
-        return f"{task_id}: ended" if outcome.ended else f"{task_id}: runs already, and runs on"
+        outcome = self.limits.cancel(task_id, author=_author())
+        return f"{task_id}: cancelled" if outcome.ended else f"{task_id}: already running, and not stopped"
+
+    def run(self) -> None:
+        """The chosen waiter passes its limits, once that was confirmed."""
+        if self.opened is None:
+            self.open()
+            self.said = "choose which waiter, then press x"
+            return
+        if self.parties:
+            party = self.parties[self.place]
+            text = f"let {party.task or 'task'}[{party.task_id}] pass its limits although there is no room? y/n "
+            self.question = Question(text, lambda _: self._run(party.task_id), yes_or_no=True)
+
+    def _run(self, task_id: str) -> str:
+        forced = self.limits.run(task_id, author=_author())
+        return f"{task_id}: let through past {', '.join(forced.keys)}" if forced.let else f"{task_id}: does not wait"
+
+    def help(self) -> None:
+        self.helping = not self.helping
 
 
 _MOVES = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -PAGE, "page down": PAGE, "home": -(10**9), "end": 10**9}
 _ACTIONS: dict[str, Callable[[Board], None]] = {
     "enter": Board.open,
     "escape": Board.back,
+    "g": Board.switch,
     "s": Board.sort,
     "p": Board.pause,
     "r": Board.resize,
-    "u": Board.reset,
+    "u": Board.undo,
     "c": Board.cancel,
+    "x": Board.run,
+    "?": Board.help,
 }

@@ -9,8 +9,8 @@ import click
 from celery.app.utils import find_app
 from click.shell_completion import CompletionItem
 
-from celery_limits.app import Limits
-from celery_limits.location import store_client
+from celery_limits.app.handle import Limits
+from celery_limits.app.store_url import store_client
 from celery_limits.store import Store
 
 __all__ = ["complete_key"]
@@ -36,4 +36,5 @@ def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) ->
         found.update(limits.catalogue().literals)
         client = store_client(app, limits.settings.store_url, PATIENCE)
         found.update(Store(client, limits.settings.namespace).keys())
-    return [CompletionItem(key) for key in sorted(found) if key.startswith(incomplete)][:MOST]
+    fit = (key for key in sorted(found) if key.isprintable())  # a shell must not get to see any other
+    return [CompletionItem(key) for key in fit if key.startswith(incomplete)][:MOST]

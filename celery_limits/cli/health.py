@@ -1,4 +1,4 @@
-"""The commands that ask whether all is well: `audit` of the store, `check` of the app before it is deployed."""
+"""The commands that ask whether all is well: `audit` of the store, what was set `aside`, `check` before a deploy."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from celery.bin.base import CeleryOption
 from celery.exceptions import ImproperlyConfigured
 from celery.utils.imports import symbol_by_name
 
-from celery_limits.app import Limits
+from celery_limits.app.handle import Limits
+from celery_limits.declare.limits import FloatingConcurrency
 from celery_limits.errors import LimitError
-from celery_limits.limits import FloatingConcurrency
+from celery_limits.printable import printable
 from celery_limits.store import StoreError
+from celery_limits.store.aside import delete_aside, read_aside, requeue_aside
 
-from .base import Session, limits_command
+from .base import Failure, Session, limits_command
 from .shape import finding_data
 
-__all__ = ["audit", "check"]
+__all__ = ["aside", "audit", "check"]
 
 
 @limits_command("audit")
@@ -32,22 +34,59 @@ def audit(session: Session, repair: bool) -> int:
     findings = limits.audit(repair=repair)
     left = limits.audit() if repair and findings else findings
     data = {"clean": not left, "findings": [finding_data(finding) for finding in findings]}
-    lines = [str(finding) for finding in findings]
+    lines = [printable(finding) for finding in findings]
     if left and not repair:
-        lines.append(f"{len(left)} found; --repair mends what can be mended")
+        lines.append(f"{len(left)} found; run with --repair to repair them")
     elif left:
-        lines += [f"still there: {finding}" for finding in left]
+        lines += [f"still there: {printable(finding)}" for finding in left]
     session.say(data, "\n".join(lines) or "Nothing is wrong.")
     return 1 if left else 0
 
 
+@limits_command("aside")
+@click.option("--requeue", metavar="NAME", cls=CeleryOption, help="Put this message back at the end of its queue.")
+@click.option("--delete", metavar="NAME", cls=CeleryOption, help="Delete this entry for good.")
+def aside(session: Session, requeue: str | None, delete: str | None) -> None:
+    """Show the messages that were set aside, since no task could be made of them.
+
+    Workers set a message aside after it has failed several times while it was read. It is kept whole.
+    """
+    store = session.limits.store
+    if requeue and delete:
+        raise Failure("--requeue and --delete exclude each other", "Usage")
+    if delete:
+        if not delete_aside(store, delete):
+            raise Failure(f"nothing is set aside as {delete!r}", "UnknownName")
+        return session.say({"deleted": delete}, f"{delete}: deleted")
+    if requeue:
+        found = requeue_aside(store, requeue)
+        if found is None:
+            raise Failure(f"nothing is set aside as {requeue!r}", "UnknownName")
+        if not found.queue:
+            raise Failure(f"{requeue!r} is a ticket's record, which has no queue to go back to", "NoQueue")
+        return session.say({"requeued": requeue, "queue": found.queue}, f"{requeue}: back in {found.queue!r}")
+    entries = read_aside(store)
+    data = [
+        {
+            "name": entry.name,
+            "queue": entry.queue,
+            "reason": entry.why,
+            "at": entry.at,
+            "message": entry.message.decode("utf-8", "backslashreplace"),
+        }
+        for entry in entries
+    ]
+    lines = [f"{entry.name}  from {entry.queue or '-'}  {entry.why}" for entry in entries]
+    return session.say({"aside": data}, "\n".join(map(printable, lines)) or "Nothing is set aside.")
+
+
 class Result(NamedTuple):
-    """One thing that was checked. `problem` says what to do; with `grave` false it is only a warning."""
+    """One thing that was checked. `problem` says what to do; with `severe` false it is only a warning."""
 
     name: str
-    said: str
+    detail: str
     problem: str | None = None
-    grave: bool = True
+    severe: bool = True
 
 
 @limits_command("check")
@@ -58,12 +97,11 @@ def check(session: Session, offline: bool) -> int:
     Exit code 1 if workers would not start or would not work, with what to do about it.
     """
     results = list(_results(session.app, offline))
-    failed = any(result.problem and result.grave for result in results)
+    failed = any(result.problem and result.severe for result in results)
     data = {
         "ok": not failed,
         "checks": [
-            {"name": r.name, "ok": r.problem is None, "grave": r.grave and r.problem is not None, "said": r.said,
-             "problem": r.problem}
+            {"name": r.name, "ok": not r.problem, "severity": _severity(r), "detail": r.detail, "problem": r.problem}
             for r in results
         ],
     }  # fmt: skip
@@ -71,16 +109,22 @@ def check(session: Session, offline: bool) -> int:
     return 1 if failed else 0
 
 
+def _severity(result: Result) -> str:
+    if result.problem is None:
+        return "ok"
+    return "error" if result.severe else "warning"
+
+
 def _lines(results: Iterable[Result]) -> Iterator[str]:
     """One for each check; what several of them met is said once."""
     said: set[str] = set()
     for result in results:
         if result.problem is None:
-            yield f"ok       {result.name}: {result.said}"
+            yield f"ok       {result.name}: {result.detail}"
             continue
         problem = "as above" if result.problem in said else result.problem
         said.add(result.problem)
-        yield f"{'FAILED' if result.grave else 'warning':<8} {result.name}: {problem}"
+        yield f"{'FAILED' if result.severe else 'warning':<8} {result.name}: {problem}"
 
 
 def _results(app: Any, offline: bool) -> Iterator[Result]:
@@ -130,7 +174,7 @@ def _refreshes(limits: Limits) -> str:
             raise LimitError(f"{name} can't be imported ({error}); a worker needs it to refresh its limit") from None
         if not callable(function):
             raise LimitError(f"{name} is {function!r}, not a function")
-    return f"{len(floating)} can be imported"
+    return f"all {len(floating)} can be imported" if floating else "no floating limits"
 
 
 def _reach(limits: Limits) -> str:
@@ -149,11 +193,43 @@ def _store_settings(limits: Limits) -> Iterator[Result]:
         said = client.info("memory")
     except Exception:
         return
+    yield from _persistence(client)
+    yield from _eviction(said)
+
+
+def _eviction(said: Any) -> Iterator[Result]:
+    """A managed Redis often has a policy from the start; that of ElastiCache is volatile-lru."""
     policy = said.get("maxmemory_policy", "noeviction")
-    if said.get("maxmemory") and policy != "noeviction":
+    if not said.get("maxmemory") or policy == "noeviction":
+        return
+    if str(policy).startswith("volatile-"):
         yield Result(
             "eviction",
             policy,
-            f"this Redis evicts keys when it is full (maxmemory-policy {policy}), and with them tasks that wait; "
-            "set maxmemory-policy noeviction",
+            f"this Redis evicts keys that expire when it is full (maxmemory-policy {policy}). Tasks that wait do not "
+            "expire, but task results do; set maxmemory-policy noeviction, in a parameter group where it is "
+            "managed",
+            severe=False,
+        )
+        return
+    yield Result(
+        "eviction",
+        policy,
+        f"this Redis evicts keys when it is full (maxmemory-policy {policy}), and with them tasks that wait; "
+        "set maxmemory-policy noeviction, in a parameter group where it is managed",
+    )
+
+
+def _persistence(client: Any) -> Iterator[Result]:
+    try:
+        appends = client.info("persistence").get("aof_enabled")
+        snapshots = client.config_get("save").get("save")
+    except Exception:
+        return
+    if not appends and snapshots == "":
+        yield Result(
+            "persistence",
+            "none",
+            "this Redis writes nothing to disk, so a restart loses the tasks that wait in it; set appendonly yes",
+            severe=False,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import click
@@ -25,7 +26,7 @@ def metrics(session: Session, port: int, address: str | None, once: bool) -> Non
     """
     from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415
 
-    from celery_limits.metrics.keys import KeyCollector  # noqa: PLC0415
+    from celery_limits.metrics.collector import KeyCollector  # noqa: PLC0415
     from celery_limits.metrics.prometheus import serve  # noqa: PLC0415  (an extra: says so where it is missing)
 
     registry = CollectorRegistry()
@@ -36,7 +37,12 @@ def metrics(session: Session, port: int, address: str | None, once: bool) -> Non
             for family in registry.collect()
             for sample in family.samples
         ]
-        session.say(samples, generate_latest(registry).decode().rstrip("\n"))
+        text = generate_latest(registry).decode().rstrip("\n")
+        # Prometheus reads labels as they are and knows none of our escapes, which are for a person at a terminal.
+        if session.as_json or sys.stdout.isatty():
+            session.say(samples, text)
+        else:
+            click.echo(text)
         return
     address = address or session.limits.settings.metrics_address
     try:

@@ -9,11 +9,27 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from celery_limits.store.reads import Party, Status
+from celery_limits.app.summary import health, set_by
+from celery_limits.printable import printable
+from celery_limits.store.status import Group, Party, Status
 
 from .shape import duration, frequency, limit_text, state
 
-__all__ = ["KEY_COLUMNS", "KEY_NUMBERS", "console", "key_row", "keys_table", "parties_table", "party_row", "table"]
+__all__ = [
+    "GROUP_COLUMNS",
+    "GROUP_NUMBERS",
+    "KEY_COLUMNS",
+    "KEY_NUMBERS",
+    "all_groups_table",
+    "console",
+    "group_row",
+    "groups_table",
+    "key_row",
+    "keys_table",
+    "parties_table",
+    "party_row",
+    "table",
+]
 
 ENDLESS = 10_000
 """Columns of an output that nobody looks at in a window."""
@@ -32,12 +48,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right
         justify: JustifyMethod = "right" if name in numbers else "left"
         result.add_column(name, justify=justify, overflow="fold", min_width=len(name.partition(" ")[0]))
     for row in rows:
-        result.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        result.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell)) for cell in row))
     return result
 
 
-KEY_COLUMNS = ("KEY", "KIND", "LIMIT", "RUNNING", "WAITING", "OLDEST WAIT", "RATE NOW", "STATE")
-KEY_NUMBERS = ("LIMIT", "RUNNING", "WAITING", "OLDEST WAIT", "RATE NOW")
+KEY_COLUMNS = (
+    *("KEY", "KIND", "LIMIT", "HELD", "BODIES", "WAITING", "OLDEST WAIT", "RATE NOW", "HEALTH", "SET BY", "STATE"),
+)
+KEY_NUMBERS = ("LIMIT", "HELD", "BODIES", "WAITING", "OLDEST WAIT", "RATE NOW")
 
 
 def _style(status: Status) -> str:
@@ -50,13 +68,16 @@ def _style(status: Status) -> str:
 
 def key_row(status: Status) -> list[Text]:
     cells = (
-        status.key,
+        printable(status.key),
         status.kind or "?",
         limit_text(status),
-        "-" if status.kind == "rate" else str(status.running),
+        "-" if status.kind in ("rate", "debounce") else str(status.held),
+        "-" if status.kind in ("rate", "debounce") or status.bodies is None else str(status.bodies),
         str(status.waiting),
         duration(status.oldest_wait),
         frequency(status.rate_now),
+        health(status),
+        set_by(status),
         state(status),
     )
     return [Text(cell, style=_style(status)) for cell in cells]
@@ -69,11 +90,38 @@ def keys_table(statuses: Iterable[Status]) -> Table:
 
 def party_row(party: Party, now: float) -> list[str]:
     since = duration(None if party.since is None else max(0.0, now - party.since))
-    return [party.task or "?", party.task_id, party.state, party.worker or "-", since]
+    worker = f"{party.worker} (lease lapsed)" if party.lapsed else party.worker or "-"
+    weight = "" if party.weight is None else str(party.weight)
+    shown = (party.task or "?", party.task_id, party.state, worker, weight, since)
+    return [printable(cell) for cell in shown]
 
 
 def parties_table(parties: Sequence[Party], now: float, *, numbered: bool = False) -> Table:
     """Those who hold a key, or (numbered) those who wait for it."""
-    rows = [[*([str(place)] if numbered else []), *party_row(party, now)] for place, party in enumerate(parties, 1)]
-    columns = (*(["#"] if numbered else []), "TASK", "ID", "STATE", "WORKER", "SINCE")
-    return table(columns, rows, right=("#", "SINCE"))
+    heavy = any(party.weight not in (None, 1) for party in parties)
+    rows = []
+    for place, party in enumerate(parties, 1):
+        *cells, weight, since = party_row(party, now)
+        rows.append([*([str(place)] if numbered else []), *cells, *([weight] if heavy else []), since])
+    columns = (*(["#"] if numbered else []), "TASK", "ID", "STATE", "WORKER", *(["SLOTS"] if heavy else []), "SINCE")
+    return table(columns, rows, right=("#", "SLOTS", "SINCE"))
+
+
+GROUP_COLUMNS = ("GROUP", "HELD", "SHARE", "WAITING", "OLDEST WAIT")
+GROUP_NUMBERS = GROUP_COLUMNS[1:]
+
+
+def group_row(group: Group, now: float) -> list[str]:
+    wait = duration(None if group.since is None else max(0.0, now - group.since))
+    return [printable(group.group), str(group.held), f"{group.share:g}", str(group.waiting), wait]
+
+
+def all_groups_table(statuses: Iterable[Status]) -> Table:
+    """The groups of several keys. Keys without `fair_by` have none, and are not shown."""
+    rows = [[printable(s.key), *group_row(group, s.now)] for s in statuses for group in s.groups]
+    return table(("KEY", *GROUP_COLUMNS), rows, right=GROUP_NUMBERS)
+
+
+def groups_table(groups: Sequence[Group], now: float) -> Table:
+    """In turn: whose turn comes next is first."""
+    return table(GROUP_COLUMNS, [group_row(group, now) for group in groups], right=GROUP_NUMBERS)

@@ -13,7 +13,7 @@ from .base import Session, limits_command
 from .board import Board
 from .complete import complete_key
 from .reading import ORDERS
-from .shape import key_data
+from .shape import grouped_data
 
 __all__ = ["top"]
 
@@ -22,16 +22,19 @@ __all__ = ["top"]
 @click.argument("pattern", default="*", shell_complete=complete_key)
 @click.option("--sort", type=click.Choice(list(ORDERS)), default="waiting", cls=CeleryOption, help="What comes first.")
 @click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, cls=CeleryOption,
-              metavar="SECONDS", help="Time between two looks.")  # fmt: skip
+              metavar="SECONDS", help="Time between two readings of the store.")  # fmt: skip
 @click.option("--count", type=click.IntRange(1), cls=CeleryOption, metavar="N",
-              help="End after so many looks. Default: never in a terminal, else after one.")  # fmt: skip
-def top(session: Session, pattern: str, sort: str, interval: float, count: int | None) -> None:
-    """Watch the keys, those like PATTERN, and steer them.
+              help="End after N readings. Default: never in a terminal, else after one.")  # fmt: skip
+@click.option("--groups", is_flag=True, cls=CeleryOption,
+              help="Show the groups of keys with fair_by: slots held, share, waiting, oldest wait.")  # fmt: skip
+def top(session: Session, pattern: str, sort: str, interval: float, count: int | None, groups: bool) -> None:
+    """Watch the keys that match PATTERN, and steer them.
 
-    In a terminal: arrows choose a key, enter opens it, s sorts, p pauses or resumes, r resizes, u undoes that, c
-    cancels a task, q quits. Where the output is no terminal, or with --json, it is printed instead.
+    In a terminal: arrows choose a key, enter opens it, g shows its groups or its tasks, s sorts, p pauses or resumes,
+    r resizes, u undoes the last resize of the key, c cancels a task, x lets a waiter pass its limits, ? explains the
+    keys, q quits. Where the output is no terminal, or with --json, it is printed instead.
     """
-    board = Board(session.limits, pattern, sort, session.explained)
+    board = Board(session.limits, pattern, sort, session.explained, by_group=groups)
     if session.as_json or not (sys.stdout.isatty() and sys.stdin.isatty()):
         _print(session, board, interval, count or 1)
     else:
@@ -43,13 +46,13 @@ def _print(session: Session, board: Board, interval: float, count: int) -> None:
         if turn:
             time.sleep(interval)
         board.read()
-        data = [key_data(status) for status in board.statuses]
+        data = [grouped_data(status) for status in board.statuses]
         if session.as_json:
             session.emit(data)
             continue
-        from .screen import keys_table  # noqa: PLC0415  (imports rich)
+        from .screen import all_groups_table, keys_table  # noqa: PLC0415  (imports rich)
 
-        session.emit(data, keys_table(board.statuses))
+        session.emit(data, (all_groups_table if board.by_group else keys_table)(board.statuses))
 
 
 def _watch(session: Session, board: Board, interval: float, count: int | None) -> None:

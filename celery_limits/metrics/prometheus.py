@@ -10,10 +10,10 @@ from typing import Any
 
 from celery.exceptions import ImproperlyConfigured
 
-from celery_limits.app import Limits
+from celery_limits.app.handle import Limits
+from celery_limits.telemetry.meter import measure_with
 
-from .meter import measure_with
-from .names import LimitNames
+from .labels import LimitNames
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, start_http_server
@@ -27,17 +27,23 @@ BUCKETS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400)
 
 PREFIX = "celery_limits"
 METRICS = {
-    "admitted_total": "Tasks that were let run.",
-    "parked_total": "Tasks that had to wait for a limit, once they were let run.",
+    "admitted_total": "Tasks that were admitted.",
+    "waited_total": "Tasks that were admitted after they had waited for a limit.",
     "discarded_total": "Tasks that were dropped, since they do not wait or the line was full.",
     "cancelled_total": "Tasks that were revoked before they began.",
+    "superseded_total": "Tasks that ended for one that came later.",
     "expired_total": "Tasks that expired before they began.",
     "reclaimed_total": "Workers that were found dead, whose slots were given to others.",
     "wait_for_limit_seconds": "Time in the line of one limit, of tasks that had to wait for it.",
     "wait_for_worker_seconds": "Time in which a task could have run, had a worker been free.",
-    "hold_seconds": "Time for which a task held the limit.",
+    "hold_seconds": "Time for which a task held the limit, while it ran and while it waited at a later one.",
 }
-_REASONS = {"discarded": "discarded_total", "revoked": "cancelled_total", "expired": "expired_total"}
+_REASONS = {
+    "discarded": "discarded_total",
+    "revoked": "cancelled_total",
+    "expired": "expired_total",
+    "superseded": "superseded_total",
+}
 
 
 class PrometheusMeter:
@@ -58,7 +64,7 @@ class PrometheusMeter:
         self._counters["admitted_total"].labels(task).inc()
 
     def waited(self, task: str) -> None:
-        self._counters["parked_total"].labels(task).inc()
+        self._counters["waited_total"].labels(task).inc()
 
     def ended(self, task: str, reason: str) -> None:
         self._counters[_REASONS[reason]].labels(task).inc()

@@ -1,6 +1,15 @@
 """The limit store on Redis: see `Store` for its verbs and `keys` for what it writes. It knows nothing of Celery."""
 
-from .errors import StoreBroken, StoreDenied, StoreError, StoreFull, StoreReadOnly, StoreTooOld, StoreUnavailable
+from .errors import (
+    StoreBroken,
+    StoreDenied,
+    StoreError,
+    StoreFull,
+    StoreNoScripts,
+    StoreReadOnly,
+    StoreTooOld,
+    StoreUnavailable,
+)
 from .policy import Policy
 from .store import Store
 
@@ -11,6 +20,7 @@ __all__ = [
     "StoreDenied",
     "StoreError",
     "StoreFull",
+    "StoreNoScripts",
     "StoreReadOnly",
     "StoreTooOld",
     "StoreUnavailable",

@@ -12,15 +12,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from .circles import break_circles
 from .errors import translated
 from .keys import BELLS, NOTE_SETTINGS, SETTINGS, glob_escape, split_line
 from .outcomes import name_of
+from .record import WIDTH
 from .store import Store
 
 __all__ = ["Finding", "audit", "leftovers"]
 
 BATCH = 50
 """Subjects a script call; each is a handful of look-ups."""
+
+MOST_SUMMED = 2000
+"""Holders whose weights one script adds up; as in audit.lua."""
 
 MAX_ROUNDS = 20
 """Mending one thing can lay bare another; this many rounds are plenty for any state the scripts can be in."""
@@ -30,15 +35,15 @@ Subject = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as the guarantees say: `what` is its kind, `subject` the key, ticket or worker."""
+    """A discrepancy between the store and the guarantees. `code` is its kind, `subject` the key, ticket or worker."""
 
-    what: str
+    code: str
     subject: str
-    why: str
-    mended: bool = False
+    message: str
+    repaired: bool = False
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.subject}: {self.why}" + (" (mended)" if self.mended else "")
+        return f"{self.code}: {self.subject}: {self.message}" + (" (repaired)" if self.repaired else "")
 
 
 def audit(store: Store, *, repair: bool = False) -> list[Finding]:
@@ -64,11 +69,12 @@ def _pass(store: Store, *, mend: bool) -> list[Finding]:
 
 def _examine(store: Store, *, mend: bool) -> list[Finding]:
     findings = [
-        Finding(what, subject, why, mended=mend)
+        Finding(what, subject, why, repaired=mend)
         for batch in _batches(_subjects(store))
         for what, subject, why in store.inspect(batch, mend=mend)
     ]
-    return findings + _circles(store, mend=mend)
+    knots = [Finding("deadlock", ticket, why, repaired=mend) for ticket, why in break_circles(store, mend=mend)]
+    return findings + _large_sums(store, mend=mend) + knots
 
 
 def _batches(subjects: Iterator[Subject]) -> Iterator[list[Subject]]:
@@ -95,72 +101,107 @@ def _subjects(store: Store) -> Iterator[Subject]:
             yield from (("ticket", f"{rest}.{nonce}") for nonce in fields if ":" not in nonce)
             yield from (("message", f"{rest}.{f[:-2]}") for f in fields if f.endswith(":m") and f[:-2] not in fields)
         elif kind == "hold":
-            yield from (("holder", rest, name_of(member)) for member in client.sscan_iter(raw))
+            yield from (("holder", rest, name_of(ticket)) for ticket, _ in client.hscan_iter(raw))
+            yield ("weights", rest, "")
         elif kind == "line":
             size_class, key = split_line(rest)
             yield from (("waiter", size_class, key, name_of(ticket)) for ticket, _ in client.zscan_iter(raw))
+        elif kind in _LISTS:
+            yield from _list_subjects(store, kind, rest, raw)
         elif kind == "note":
             yield ("line", rest)
-        elif kind in ("worker", "unacked"):
+        elif kind in ("worker", "unacked", "drained"):
             yield (kind, rest)
-        elif kind == "ready":
-            yield from (("listed", name, name_of(ticket)) for ticket in client.lrange(raw, 0, -1))
-        elif name == "outbox":
-            yield from (("listed", name, name_of(ticket)) for ticket, _ in client.zscan_iter(raw))
-        elif name == "leases":
-            yield from (("worker", name_of(worker)) for worker, _ in client.zscan_iter(raw))
+        elif kind == "ready" or name in ("outbox", "later") or kind in _NEWEST:
+            subject = (_NEWEST[kind], rest) if kind in _NEWEST else ("listed", name)
+            yield from ((*subject, name_of(ticket)) for ticket, _ in client.zscan_iter(raw))
+        else:
+            yield from _shared_subjects(store, name, raw)
 
 
-def _circles(store: Store, *, mend: bool) -> list[Finding]:
-    """Tickets that wait for each other. Of those that hold what others wait for, the last in line starts over when
-    mending: it would not get its slot back before those ahead of it."""
-    first = _stuck(store)
-    stuck = _stuck(store) if first else {}
-    both = {ticket: key for ticket, key in stuck.items() if first.get(ticket) == key}
-    if not both:
-        return []
-    waited_for = set[str]().union(*_holders_of(store, set(both.values())))
-    holding = [ticket for ticket in both if ticket in waited_for]
-    youngest = max(holding or both, key=lambda ticket: _order(store, ticket))
-    names = ", ".join(f"{ticket} waits at {key!r}" for ticket, key in sorted(both.items())[:10])
-    found = store.inspect([("stuck", youngest)], mend=mend)
-    return [Finding("deadlock", youngest, f"{why}: {names}", mended=mend) for _, _, why in found]
-
-
-def _order(store: Store, ticket: str) -> tuple[int, int]:
-    """Rank and arrival, as the lines are ordered."""
-    task_id, _, nonce = ticket.rpartition(".")
+def _shared_subjects(store: Store, name: str, raw: bytes) -> Iterator[Subject]:
+    """Of the keys of which a namespace has one."""
     client: Any = store.client
-    record = (client.hget(f"{store.prefix}task:{task_id}", nonce) or b"").split(b"\t")
-    return (int(record[9]), int(record[4])) if len(record) > 9 else (-1, -1)
+    if name == "leases":
+        yield from (("worker", name_of(worker)) for worker, _ in client.zscan_iter(raw))
+    elif name == "places":
+        yield ("places",)
+    elif name == "stopped":
+        yield from (("queue", name_of(queue)) for queue in client.hkeys(raw))
 
 
-def _holders_of(store: Store, keys: set[str]) -> list[set[str]]:
+_NEWEST = {"newest": "newest", "runs": "runs", "orders": "order"}
+_LISTS = frozenset({"groups", "group", "turns", "idle", "begun"})
+
+
+def _list_subjects(store: Store, kind: str, rest: str, raw: bytes) -> Iterator[Subject]:
     client: Any = store.client
-    return [{name_of(m).partition("#")[0] for m in client.sscan_iter(f"{store.prefix}hold:{key}")} for key in keys]
+    if kind == "begun":
+        yield from (("begun", rest, name_of(ticket)) for ticket in client.sscan_iter(raw))
+    elif kind in ("groups", "idle"):
+        held = held_by_group(store, rest)
+        yield ("fair", rest, "" if held is None else str(sum(held.values())))
+        names = (name_of(field) for field, _ in client.hscan_iter(raw)) if kind == "groups" else ()
+        for group in names:
+            if "\t" not in group:
+                yield ("group", rest, group, "" if held is None else str(held.get(group, 0)))
+    elif kind == "turns":
+        size_class, key = split_line(rest)
+        yield from (("turn", size_class, key, name_of(member)) for member, _ in client.zscan_iter(raw))
+    else:
+        line, _, group = rest.partition("\t")
+        size_class, key = split_line(line)
+        yield from (("member", size_class, key, group, name_of(ticket)) for ticket, _ in client.zscan_iter(raw))
 
 
-def _stuck(store: Store) -> dict[str, str]:
-    """Waiting tickets, with their keys, that no running, granted or free-going ticket can ever let go on."""
+def _large_sums(store: Store, *, mend: bool) -> list[Finding]:
+    """What holders use of keys that have too many of them for one script to add up. A sum that is made page by page may
+    be one of several moments: it counts when two in a row differ by the same from what the store has noted."""
     client: Any = store.client
-    prefix = store.prefix
-    waits_at: dict[str, str] = {}
-    holders: dict[str, set[str]] = defaultdict(set)
-    for raw in client.scan_iter(match=f"{prefix}line:*", count=1000):
-        letter, _, rest = name_of(raw)[len(prefix) + 5 :].partition(":")
-        if letter == "r":
-            continue  # a rate lets its waiters go by itself
-        key = rest.partition(":")[2]
-        waits_at.update((name_of(ticket), key) for ticket, _ in client.zscan_iter(raw))
-        holders[key] = _holders_of(store, {key})[0]
-    stuck = dict(waits_at)
-    moving = True
-    while moving:
-        free = [t for t, key in stuck.items() if not holders[key] or holders[key] - stuck.keys()]
-        moving = bool(free)
-        for ticket in free:
-            del stuck[ticket]
-    return stuck
+    findings = []
+    for raw in client.scan_iter(match=f"{glob_escape(store.prefix)}hold:*", count=1000):
+        if client.hlen(raw) <= MOST_SUMMED:
+            continue
+        key = name_of(raw)[len(store.prefix) + 5 :]
+        first, second = _extra(store, key), _extra(store, key)
+        if first == second and first[0] != first[1]:
+            found = store.inspect([("weights", key, str(second[0]))], mend=mend)
+            findings += [Finding(what, subject, why, repaired=mend) for what, subject, why in found]
+    return findings
+
+
+def _extra(store: Store, key: str) -> tuple[int, int]:
+    """What the holders of a key use beyond a slot each, counted, and as the store has noted it."""
+    client: Any = store.client
+    counted = sum(int(weight) - 1 for _, weight in client.hscan_iter(f"{store.prefix}hold:{key}", count=1000))
+    return counted, int(client.hget(f"{store.prefix}note:{key}", "extra") or 0)
+
+
+MOST_GROUPED = 500
+"""Holders whose groups one script counts; as in audit.lua."""
+
+
+def held_by_group(store: Store, key: str) -> dict[str, int] | None:
+    """What each group holds of a key that has too many holders for one script; None for others, or where two counts in
+    a row differ."""
+    client: Any = store.client
+    if client.hlen(f"{store.prefix}hold:{key}") <= MOST_GROUPED:
+        return None
+    first = _count_groups(store, key)
+    return first if first == _count_groups(store, key) else None
+
+
+def _count_groups(store: Store, key: str) -> dict[str, int]:
+    client: Any = store.client
+    held: dict[str, int] = defaultdict(int)
+    for ticket, weight in client.hscan_iter(f"{store.prefix}hold:{key}", count=1000):
+        task_id, _, nonce = name_of(ticket).rpartition(".")
+        record = name_of(client.hget(f"{store.prefix}task:{task_id}", nonce) or b"")
+        fields = record.partition("\n\t")[2].split("\t")
+        for i in range(0, len(fields) - WIDTH, WIDTH):
+            if fields[i + 1] == key and fields[i + 4].count("|") >= 2:
+                held[fields[i + 4].split("|", 2)[2]] += int(weight)
+    return held
 
 
 def leftovers(store: Store) -> list[str]:
@@ -182,7 +223,13 @@ def leftovers(store: Store) -> list[str]:
 
 
 def _keeps_setting(store: Store, alarm: str) -> bool:
-    """Whether the alarm is there to take away, in the end, the remembered size of a floating limit."""
+    """Whether the alarm is there to take away, in the end, a setting: one that is for a time, or the remembered
+    size of a floating limit."""
     what, _, key = alarm.partition("|")
     client: Any = store.client
+    if what == "queue":
+        return bool(client.hexists(f"{store.prefix}stopped", key))
+    if what in ("resume", "reset"):
+        field = "paused.until" if what == "resume" else "size.until"
+        return bool(client.hexists(f"{store.prefix}note:{key}", field))
     return what == "refresh" and bool(client.hexists(f"{store.prefix}note:{key}", "f.size"))

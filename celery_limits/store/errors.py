@@ -6,18 +6,21 @@ the script that failed has changed nothing, or has done all of its work and the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from redis import exceptions as redis_errors
 
 from celery_limits.errors import LimitError
+from celery_limits.secret import bare
 
 __all__ = [
     "StoreBroken",
     "StoreDenied",
     "StoreError",
     "StoreFull",
+    "StoreNoScripts",
     "StoreReadOnly",
     "StoreTooOld",
     "StoreUnavailable",
@@ -50,9 +53,18 @@ class StoreTooOld(StoreError):
     """Limits and our transport need Redis 6.2 or newer, or Valkey. Upgrade the server, or use another one."""
 
 
+class StoreNoScripts(StoreError):
+    """Lua scripts are disabled on this server, and limits and our transport need them. A rename-command in redis.conf,
+    a proxy without scripts, or a hosting plan without Lua does that. Enable EVAL and EVALSHA under their own names,
+    connect past the proxy, or use another Redis. To keep scripts from other users of the server, use ACLs instead."""
+
+
 class StoreBroken(StoreError):
     """Something in the namespace is not as catalogued: a key of another type, a damaged value. Run the audit."""
 
+
+_SCRIPTING = re.compile(r"unknown command\W+(?:EVAL|EVALSHA|SCRIPT)\b", re.IGNORECASE)
+"""Every Redis that is old enough to be refused has these; so one without was told to have none."""
 
 _BY_CODE: tuple[tuple[str, type[StoreError]], ...] = (
     ("OOM", StoreFull),
@@ -90,11 +102,13 @@ def translate(error: Exception, verb: str) -> StoreError:
         kind = StoreDenied
     if kind is None and "unauthenticated" in text:  # a command that is too long for somebody whom it does not know
         kind = StoreDenied
+    if kind is None and _SCRIPTING.search(text):
+        kind = StoreNoScripts
     if kind is None and "unknown command" in text:  # such as HELLO, with which redis-py greets
         kind = StoreTooOld
     if kind is None:
         kind = next((ours for theirs, ours in _BY_CLASS if isinstance(error, theirs)), StoreBroken)
-    return kind(f"{verb}: {text.rstrip('. ')}. {(kind.__doc__ or '').strip()}")
+    return kind(f"{verb}: {text.rstrip('. ')}. {' '.join((kind.__doc__ or '').split())}")
 
 
 @contextmanager
@@ -103,4 +117,4 @@ def translated(verb: str) -> Iterator[None]:
     try:
         yield
     except (redis_errors.RedisError, OSError) as error:
-        raise translate(error, verb) from error
+        raise translate(error, verb) from bare(error)

@@ -18,6 +18,7 @@ __all__ = [
     "Claimed",
     "Corrupt",
     "Discarded",
+    "Drained",
     "Duplicate",
     "Ended",
     "Expired",
@@ -34,7 +35,9 @@ __all__ = [
     "Renewed",
     "Revoked",
     "Stale",
+    "Superseded",
     "Swept",
+    "Untied",
     "Wait",
 ]
 
@@ -87,10 +90,16 @@ class Admitted(NamedTuple):
 
 
 class Parked(NamedTuple):
-    """The store has the message, at this link (from 0): acknowledge the delivery."""
+    """The store has the message, at this link (from 0): acknowledge the delivery.
+
+    `place` of `waiting` is where it stands in the line, or where the link names a group in that group's; None if it was
+    parked by an earlier call.
+    """
 
     link: int
     after: Aftermath = QUIET
+    place: int | None = None
+    waiting: int | None = None
 
 
 class Full(NamedTuple):
@@ -116,9 +125,26 @@ class Expired(NamedTuple):
 
 
 class Discarded(NamedTuple):
-    """No room, and it does not wait (on_full="discard", or the line is as long as max_waiting)."""
+    """No room at this link (from 0), and it does not wait (on_full="discard", or a line of max_waiting)."""
 
     after: Aftermath = QUIET
+    link: int = 0
+
+
+class Superseded(NamedTuple):
+    """A task that came later, with the id `by`, runs or waits in its place."""
+
+    by: str
+    after: Aftermath = QUIET
+
+    @property
+    def reason(self) -> str:
+        return superseded_by(self.by)
+
+
+def superseded_by(task_id: str) -> str:
+    """What the result of a superseded task says."""
+    return f"superseded by {task_id}"
 
 
 class Corrupt(NamedTuple):
@@ -160,11 +186,23 @@ class Joined(NamedTuple):
     """A new lease. A worker that had one before has lost it."""
 
 
+class Untied(NamedTuple):
+    """A ticket that gave up its slots, since tickets waited for each other: it waits from its first link on, in its old
+    place. `stuck` says who waited where. Without a ticket: a knot at the key that is too large for one script."""
+
+    ticket: str
+    key: str
+    stuck: str
+
+
 class Swept(NamedTuple):
-    """`dead`: the workers whose lease was found lapsed."""
+    """`dead`: the workers whose lease was found lapsed. `orders`: the tickets that the caller runs and is to end, each
+    with the task id that has superseded it. `untied`: those that gave up their slots in a deadlock."""
 
     dead: tuple[str, ...]
     after: Aftermath
+    orders: tuple[tuple[str, str], ...] = ()
+    untied: tuple[Untied, ...] = ()
 
 
 class Ended(NamedTuple):
@@ -176,8 +214,21 @@ class Ended(NamedTuple):
 
 
 class Cancelled(NamedTuple):
+    """`running`: tickets of the task that run, and run on; `cursor`: to call again with, unless it is 0."""
+
     running: int
     ended: tuple[Ended, ...]
+    after: Aftermath
+    cursor: int = 0
+
+
+class Forced(NamedTuple):
+    """`let`: tickets that were let through past their limits; `begun`: those that run or have their turn already;
+    `keys`: those that had no room."""
+
+    let: int
+    begun: int
+    keys: tuple[str, ...]
     after: Aftermath
 
 
@@ -188,6 +239,14 @@ class Claimed(NamedTuple):
     fence: int
     reason: str | None
     message: bytes
+
+
+class Drained(NamedTuple):
+    """How many tickets were gone through, and how many of them put into the list; `complete`: nothing is laid aside."""
+
+    seen: int
+    moved: int
+    complete: bool
 
 
 class Refreshed(NamedTuple):
@@ -202,7 +261,9 @@ class Failed(NamedTuple):
     after: Aftermath
 
 
-Admission: TypeAlias = Admitted | Parked | Full | Duplicate | Revoked | Expired | Discarded | Corrupt | Lost
+Admission: TypeAlias = (
+    Admitted | Parked | Full | Duplicate | Revoked | Expired | Discarded | Superseded | Corrupt | Lost
+)
 Release: TypeAlias = Released | Stale | Corrupt
 Beat: TypeAlias = Renewed | Joined | Lost
 
@@ -247,6 +308,13 @@ def _admitted(detail: Any, after: Aftermath) -> Admitted:
     return Admitted(int(fence), after, _stood(waits), float(idle) / 1e6 if idle else None)
 
 
+def _parked(detail: Any, after: Aftermath) -> Parked:
+    if not isinstance(detail, list):
+        return Parked(int(detail) - 1, after)
+    link, place, waiting = detail
+    return Parked(int(link) - 1, after, int(place), int(waiting))
+
+
 def _handed(told: list[Any]) -> Handed | None:
     if not told:
         return None
@@ -256,12 +324,14 @@ def _handed(told: list[Any]) -> Handed | None:
 
 _DECODERS: dict[bytes, Callable[[list[Any]], Any]] = {
     b"admitted": lambda r: _admitted(r[1], aftermath(r)),
-    b"parked": lambda r: Parked(int(r[1]) - 1, aftermath(r)),
+    b"arrived": lambda r: text(r[1]),
+    b"parked": lambda r: _parked(r[1], aftermath(r)),
     b"full": lambda r: Full(int(r[1]) - 1),
     b"duplicate": lambda _: Duplicate(),
     b"revoked": lambda r: Revoked(aftermath(r)),
     b"expired": lambda r: Expired(aftermath(r)),
-    b"discarded": lambda r: Discarded(aftermath(r)),
+    b"discarded": lambda r: Discarded(aftermath(r), int(r[1]) - 1),
+    b"superseded": lambda r: Superseded(text(r[1]), aftermath(r)),
     b"corrupt": lambda r: Corrupt(text(r[1])),
     b"lost": lambda _: Lost(),
     b"released": lambda r: Released(r[1] == b"kept", aftermath(r), _handed(r[7])),
@@ -269,10 +339,20 @@ _DECODERS: dict[bytes, Callable[[list[Any]], Any]] = {
     b"renewed": lambda _: Renewed(),
     b"joined": lambda _: Joined(),
     b"left": aftermath,
-    b"swept": lambda r: Swept(tuple(text(name) for name in r[1] or ()), aftermath(r)),
-    b"cancelled": lambda r: Cancelled(
-        int(r[1][0]), tuple(Ended(text(t), int(f), m) for t, f, m in _groups(r[1][1:], 3)), aftermath(r)
+    b"swept": lambda r: Swept(
+        tuple(text(name) for name in r[1] or ()),
+        aftermath(r),
+        tuple((text(ticket), text(by)) for ticket, by in r[7]),
+        tuple(Untied(*map(text, one)) for one in (r[8] if len(r) > 8 else ())),
     ),
+    b"cancelled": lambda r: Cancelled(
+        int(r[1][1]),
+        tuple(Ended(text(t), int(f), m) for t, f, m in _groups(r[1][2:], 3)),
+        aftermath(r),
+        int(r[1][0]),
+    ),
+    b"forgotten": aftermath,
+    b"forced": lambda r: Forced(int(r[1][0]), int(r[1][1]), tuple(name_of(key) for key in r[1][2:]), aftermath(r)),
     b"resized": aftermath,
     b"paused": aftermath,
     b"resumed": aftermath,
@@ -281,10 +361,12 @@ _DECODERS: dict[bytes, Callable[[list[Any]], Any]] = {
     b"claimed": lambda r: tuple(
         Claimed(text(t), int(f), None if what == b"send" else text(what), m) for t, f, what, m in _groups(r[1] or [], 4)
     ),
-    b"settled": lambda _: None,
+    b"settled": lambda r: int(r[1]),
+    b"deferred": lambda r: int(r[1]),
+    b"drained": lambda r: Drained(int(r[1][0]), int(r[1][1]), bool(r[1][2])),
     b"status": lambda r: r[1],
     b"explained": lambda r: r[1],
-    b"audited": lambda r: [tuple(text(field) for field in finding) for finding in r[1] or []],
+    b"audited": lambda r: (int(r[1][0]), [tuple(text(field) for field in finding) for finding in r[1][1]]),
 }
 
 

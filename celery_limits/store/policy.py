@@ -13,22 +13,22 @@ def microseconds(seconds: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How long the store waits for whom."""
+    """The times after which the store gives up waiting."""
 
     lease: float = 30.0
-    """A worker that has not been heard of for so long is dead."""
+    """Without a heartbeat, before a worker is declared dead."""
 
     grant_timeout: float = 30.0
-    """A grant that no worker picks up for so long gives its slots to those who can use them."""
+    """Before a granted ticket that no worker has picked up gives its slots to others."""
 
-    forget: float = 86_400.0
-    """A ticket whose message is with the broker keeps its place and its paid tokens for so long."""
+    place_ttl: float = 86_400.0
+    """For which a ticket whose message is with the broker keeps its place and its paid tokens."""
 
-    remember: float = 10_800.0
-    """A cancelled task id is refused for so long: as long as Celery's workers remember a revoke."""
+    revoke_ttl: float = 10_800.0
+    """For which a cancelled task id is refused; as long as Celery's workers remember a revoke."""
 
     refresh_timeout: float = 30.0
-    """A floating limit whose refresh has not been answered for so long is given to another worker."""
+    """Before the refresh of a floating limit is given to another worker."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

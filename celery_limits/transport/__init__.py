@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kombu.transport import TRANSPORT_ALIASES
 
-from .url import SCHEMES
+from .schemes import SCHEMES
 
 __all__ = ["register"]
 

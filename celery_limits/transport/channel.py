@@ -22,15 +22,18 @@ from kombu.log import get_logger
 from kombu.transport import redis, virtual
 from redis import exceptions as redis_errors
 
+from celery_limits.message.header import HEADER, queue_mark
+from celery_limits.printable import printable
 from celery_limits.store.keys import prefix_of
-from celery_limits.wire import HEADER, queue_mark
 
-from . import lines
-from .courier import MOST, explained
-from .debts import ERRORS
+from . import early_park as lines
+from .delays import delay_of
 from .delivery import QUEUE_MARK, Message, QoS, Taking
-from .leased import OPTIONS, Leased
-from .payload import dump, read
+from .leased import OPTIONS
+from .payload import Unreadable, dump, read
+from .queue_scripts import MOST, explained, number_of
+from .refused import MISREAD, Refusing
+from .unconfirmed import ERRORS
 
 __all__ = ["QUEUE_MARK", "Channel", "SentinelChannel"]
 
@@ -50,7 +53,7 @@ def _new_mark() -> str:
     return str(next(_marks))
 
 
-class Channel(Leased):
+class Channel(Refusing):
     """For `limits+redis://`, `limits+rediss://` and `limits+embedded://`."""
 
     QoS = QoS
@@ -60,6 +63,7 @@ class Channel(Leased):
     has_place: Callable[[], bool] = staticmethod(lambda: True)
     """Whether something that is fetched could begin at once, as far as anybody knows."""
 
+    declares_once = True
     still_running: Callable[[], Iterable[str]] = staticmethod(frozenset)
     """Deliveries that stay this process's although the channel that brought them is closed."""
 
@@ -73,6 +77,7 @@ class Channel(Leased):
         self._mark = _new_mark()
         self._fetching = ""  # in this worker's name a fetch was sent that is not answered yet
         self._fetched = ""  # in this worker's name something was fetched
+        self._newest = self._sent_after = 0  # the highest number of a delivery so far, and when the last fetch was sent
         super().__init__(*args, **kwargs)
 
     # -- consuming -----------------------------------------------------------------------------------------------
@@ -89,23 +94,32 @@ class Channel(Leased):
         bare = no_ack or not self.ack_emulation
         worker, mark = "" if bare else self.member.worker, _new_mark()
         try:
-            reply = self.courier.fetch_now(worker, mark, 1, self._lists([queue], {queue} if bare else set()))
+            reply = self.scripts.fetch_now(worker, mark, 1, self._lists([queue], {queue} if bare else set()))
         except ERRORS:
             if worker:
-                self.member.debts.lose_sight(self.courier, worker, mark, ())
+                self.member.unconfirmed.lose_sight(self.scripts, worker, mark, (), self._newest)
             raise
         if reply == b"lost" or not reply:
             return None
-        message = self._arrived(reply[0].decode(), queue, lambda: self.Message(read(reply[2]), channel=self))
+        field = reply[0].decode()
+        try:
+            message = self._arrived(field, queue, lambda: self.Message(read(reply[2]), channel=self))
+        except Unreadable as error:
+            self.set_aside(field, queue, reply[2], error)
+            return self.basic_get(queue, no_ack, **kwargs)
         if not no_ack:
             self.qos.append(message, message.delivery_tag)
         return message
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:
-        reply = self.courier.fetch_now("", "", 1, self._lists([queue], {queue}))
+        reply = self.scripts.fetch_now("", "", 1, self._lists([queue], {queue}))
         if not reply:
             raise Empty
-        return read(reply[2])
+        try:
+            return read(reply[2])
+        except Unreadable as error:
+            self.set_aside("", queue, reply[2], error)
+            return self._get(queue)
 
     def _lists(self, queues: list[str], bare: set[str]) -> list[Any]:
         """What fetch.lua wants to know of the queues."""
@@ -137,7 +151,7 @@ class Channel(Leased):
         self._lose_sight()
         self._asleep = not self._hungry
         if self._asleep:
-            command = self.courier.wait_command(queues, timeout or self._nap)
+            command = self.scripts.wait_command(queues, timeout or self._nap)
         else:
             command = self._fetch_command(queues)
         self._thread = threading.get_ident()
@@ -167,9 +181,9 @@ class Channel(Leased):
             worker = member.worker
             if self._fetched and worker != self._fetched:
                 self._cut_off()
-            if member.debts:
-                member.debts.pay(worker)
-            self._fetching = worker
+            if member.unconfirmed:
+                member.unconfirmed.confirm(worker)
+            self._fetching, self._sent_after = worker, self._newest
         self._turn = not self._turn
         flags = ("r" if self._turn else "") + ("c" if self.queue_order_strategy == "round_robin" else "")
         if self.limits_lines and monotonic() < self._sift_until:
@@ -177,12 +191,12 @@ class Channel(Leased):
         if not self.has_place():
             flags += "b"
         acks, lists = self.acks.take_for_fetch(), self._consumed(queues)
-        return self.courier.fetch_command(worker, self._mark, self._room(), flags, acks, lists)
+        return self.scripts.fetch_command(worker, self._mark, self._room(), flags, acks, lists)
 
     def _lose_sight(self) -> None:
         """A fetch that was sent and will not be answered may have brought something."""
         if worker := self._fetching:
-            self.member.debts.lose_sight(self.courier, worker, self._mark, self._known)
+            self.member.unconfirmed.lose_sight(self.scripts, worker, self._mark, self._known, self._sent_after)
             self._fetching, self._mark = "", _new_mark()
 
     @property
@@ -228,7 +242,7 @@ class Channel(Leased):
             self._fetching = ""
             if not isinstance(error, redis_errors.NoScriptError):
                 raise explained(error, "fetch") from error
-            self.courier.unknown()
+            self.scripts.unknown()
             raise Empty from None
         except self.connection_errors:
             connection.disconnect()  # the next turn reconnects
@@ -244,6 +258,8 @@ class Channel(Leased):
         for i in range(0, len(reply), 3):
             field, number, payload = reply[i : i + 3]
             arrived.append((field.decode(), queues[number - 1], payload))
+        if arrived[-1][0]:
+            self._newest = number_of(arrived[-1][0])
         try:
             while arrived:
                 self._deliver_one(*arrived.popleft())
@@ -257,10 +273,15 @@ class Channel(Leased):
             return self.give_back([field], "front")
         try:
             raw = read(payload)
-        except ValueError:
-            logger.critical("a message in %s that is not JSON is dropped: %r", queue, payload[:4096])
-            return self.acknowledge(field)
-        self._arrived(field, queue, lambda: self.connection._deliver(raw, queue))
+            if self.limits_delays and self.sets_aside and self.was_delayed(field, queue, raw):
+                return None
+            self._arrived(field, queue, lambda: self.connection._deliver(raw, queue))
+        except Unreadable as error:
+            self.set_aside(field, queue, payload, error)
+        except MISREAD as error:
+            if not self.sets_aside or not field:
+                raise
+            self.refuse(field, queue, raw, error)
         return None
 
     def _arrived(self, field: str, queue: str, make: Callable[[], Any]) -> Any:
@@ -270,6 +291,14 @@ class Channel(Leased):
             return make()
         finally:
             self.arriving = ("", "")
+
+    def _receive_one(self, client: Any) -> Any:
+        """A broadcast, which nobody keeps."""
+        try:
+            return super()._receive_one(client)
+        except Unreadable as error:
+            logger.error("limits: a broadcast that is no message is dropped: %s", printable(error))
+            raise Empty from None
 
     def sift(self) -> None:
         """Something that was fetched had to be parked: what comes next may have to wait for the same."""
@@ -282,7 +311,7 @@ class Channel(Leased):
         if self._closing or not self.qos.can_consume():
             return None
         queues = self._queue_cycle.consume(len(self.active_queues))
-        return Taking(_new_mark(), queues, self._consumed(queues)) if queues else None
+        return Taking(_new_mark(), queues, self._consumed(queues), self._newest) if queues else None
 
     def take_over(self, taking: Taking, worker: str, delivery: Sequence[Any]) -> None:
         """Delivers what the release has brought along."""
@@ -291,23 +320,25 @@ class Channel(Leased):
 
     def lose_sight_of(self, taking: Taking, worker: str) -> None:
         """The release was not answered, or not at the first time, and may have handed something over."""
-        self.member.debts.lose_sight(self.courier, worker, taking.mark, ())
+        self.member.unconfirmed.lose_sight(self.scripts, worker, taking.mark, (), taking.after)
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def _put(self, queue: str, message: Any, **kwargs: Any) -> None:
         if queue in getattr(self, "_expires", ()):  # kombu 5.7 and later
             super()._put(queue, message, **kwargs)
-            return self.courier.ring(queue)
+            return self.scripts.ring(queue)
         step = self._get_message_priority(message, reverse=False)
         key = f"{self.global_keyprefix}{self._q_for_pri(queue, step)}"
+        if self.limits_delays and (delay := delay_of(message, queue)) is not None:
+            return self.scripts.delay(delay.due, queue, key, dump(message), *delay.stamp)
         stamp = lines.stamp_of(message, queue) if self.limits_lines and HEADER in message["headers"] else ()
-        self.courier.publish(queue, key, dump(message), *stamp)
+        self.scripts.publish(queue, key, dump(message), *stamp)
         return None
 
     def _size(self, queue: str) -> int:
         size: int = super()._size(queue)
-        return size + int(self._create_client().llen(self._ready(queue)))
+        return size + int(self._create_client().zcard(self._ready(queue)))
 
     def _ready(self, queue: str) -> str:
         return f"{prefix_of(self.limits_namespace)}ready:{queue}"
@@ -326,8 +357,8 @@ class Channel(Leased):
         self._lose_sight()
         self.acks.fetch_gone()
         self.flush_acks()
-        if (member := self.__dict__.get("_member")) is not None and member.debts:
-            member.debts.try_to_pay(member.worker)  # before older ones go to the front
+        if (member := self.__dict__.get("_member")) is not None and member.unconfirmed:
+            member.unconfirmed.try_to_confirm(member.worker)  # before older ones go to the front
         try:
             super().close()
         except ERRORS:  # a queue that was to go with its channel could not be deleted

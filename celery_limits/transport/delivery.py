@@ -6,28 +6,54 @@ from typing import Any, NamedTuple
 
 from kombu.transport import redis, virtual
 
-__all__ = ["QUEUE_MARK", "Message", "QoS", "Taking"]
+from .payload import Unreadable
+
+__all__ = ["QUEUE_MARK", "Message", "QoS", "Taking", "has_number", "is_own", "requeue"]
 
 QUEUE_MARK = "limits_queue"
+
+
+def has_number(delivery_tag: Any) -> bool:
+    """Whether a message was fetched from a queue, under this number; a broadcast was not."""
+    return "." in delivery_tag
 
 
 class Message(virtual.Message):  # type: ignore[misc]
     """Knows the queue it came from, and is acknowledged by the number under which it was fetched."""
 
     def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
-        super().__init__(payload, channel=channel, **kwargs)
+        try:
+            super().__init__(payload, channel=channel, **kwargs)
+            if not isinstance(self.delivery_info, dict):
+                raise TypeError(f"delivery_info is {self.delivery_info!r:.100}")
+        except Exception as error:  # a part is missing, is of another kind, or can't be decoded
+            raise Unreadable(f"not a message: {error!r:.200}") from error
         field, queue = channel.arriving
         if field:
             self.delivery_tag = field
         setattr(self, QUEUE_MARK, queue)
 
 
+def is_own(message: Any) -> bool:
+    """Whether a channel of our own transport brought it."""
+    return isinstance(message, Message)
+
+
+def requeue(message: Any) -> None:
+    """To the front of its queue. Another broker does so by itself when the connection is lost; and where our transport
+    has done so already, a second time does nothing."""
+    if is_own(message):
+        message.channel.give_back([message.delivery_tag], "front")
+
+
 class Taking(NamedTuple):
-    """How a release is told where it may hand a message over: under this mark, from these queues."""
+    """How a release is told where it may hand a message over: under this mark, from these queues. What that brings is
+    numbered above `after`."""
 
     mark: str
     queues: list[str]
     lists: list[Any]
+    after: int = 0
 
     @property
     def told(self) -> list[Any]:

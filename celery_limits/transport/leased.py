@@ -12,17 +12,20 @@ from typing import Any
 from kombu.transport import redis
 from redis import exceptions as redis_errors
 
+from celery_limits.secret import bare
 from celery_limits.store.keys import prefix_of
+from celery_limits.store.script_runner import discreet_pool
 
-from .acks import Acks
-from .courier import Courier, explained
-from .debts import ERRORS
-from .membership import member_of
+from .ack_buffer import Acks
+from .delays import delay_of, is_far
+from .member import member_of
 from .polling import Polled
+from .queue_scripts import QueueScripts, explained
+from .unconfirmed import ERRORS
 
 __all__ = ["OPTIONS", "Leased"]
 
-OPTIONS = ("limits_namespace", "limits_lease", "limits_lines")
+OPTIONS = ("limits_namespace", "limits_lease", "limits_lines", "limits_delays")
 
 
 class Leased(Polled, redis.Channel):  # type: ignore[misc]
@@ -35,6 +38,9 @@ class Leased(Polled, redis.Channel):  # type: ignore[misc]
     limits_lines = False
     """Whether the limits of those who publish here are kept in this very Redis."""
 
+    limits_delays = False
+    """Whether a message with an eta waits in this Redis and not with a worker."""
+
     _asleep = False
     _thread = 0
     """Whether it waits to be rung for, and which thread has begun that."""
@@ -44,15 +50,15 @@ class Leased(Polled, redis.Channel):  # type: ignore[misc]
         try:
             super().__init__(*args, **kwargs)
         except redis_errors.ResponseError as error:
-            raise explained(error, "connect") from error
+            raise explained(error, "connect") from bare(error)
 
     @property
-    def courier(self) -> Courier:
-        courier: Courier | None = self.__dict__.get("_courier")
-        if courier is None:
+    def scripts(self) -> QueueScripts:
+        scripts: QueueScripts | None = self.__dict__.get("_scripts")
+        if scripts is None:
             prefix = self.global_keyprefix + prefix_of(self.limits_namespace)
-            courier = self.__dict__["_courier"] = Courier(self._create_client(), prefix)
-        return courier
+            scripts = self.__dict__["_scripts"] = QueueScripts(self._create_client(), prefix)
+        return scripts
 
     @property
     def member(self) -> Any:
@@ -65,7 +71,7 @@ class Leased(Polled, redis.Channel):  # type: ignore[misc]
         if self.connection is None:  # closed while a thread publishes, who tries again on another one when told so
             raise redis_errors.ConnectionError("the channel was closed")
         with self.connection.plainly():
-            return super()._get_pool(asynchronous)
+            return discreet_pool(super()._get_pool(asynchronous))
 
     def acknowledge(self, field: str) -> None:
         if self.acks.is_done(field):
@@ -74,6 +80,17 @@ class Leased(Polled, redis.Channel):  # type: ignore[misc]
         looped = getattr(self.connection, "has_loop", False) and self._consumers
         if not looped or (self._asleep and threading.get_ident() != self._thread):
             self.flush_acks()
+
+    def was_delayed(self, field: str, queue: str, raw: Any) -> bool:
+        """Whether this delivery went into the store, since its eta is far away: its producer has not put it there."""
+        delay = delay_of(raw, queue) if field else None
+        if delay is None or not is_far(delay):
+            return False
+        try:
+            return self.scripts.delay_fetched(delay.due, queue, self.member.worker, field, *delay.stamp)
+        except ERRORS:  # it may be in the store; if not, it comes again
+            self.give_back([field], "front")
+            return True
 
     def _basic_cancel(self, consumer_tag: str) -> None:
         """After the last, no fetch takes acknowledgements along, and a worker leaves the store before it closes us."""
@@ -86,12 +103,12 @@ class Leased(Polled, redis.Channel):  # type: ignore[misc]
         while fields := self.acks.take():
             member, told = self.member, self.acks.as_told(fields)
             try:
-                self.courier.acknowledge(member.worker, told)
+                self.scripts.acknowledge(member.worker, told)
             except BaseException as error:
                 if not isinstance(error, ERRORS) or (self._consumers and not self._closing):
                     self.acks.add(fields)
                     raise
-                member.debts.acknowledge(self.courier, member.worker, told)
+                member.unconfirmed.acknowledge(self.scripts, member.worker, told)
             self.acks.were_told(fields)
 
     def give_back(self, fields: list[str], where: str) -> None:
@@ -102,6 +119,6 @@ class Leased(Polled, redis.Channel):  # type: ignore[misc]
         self.acks.were_told(fields)
         member = self.member
         try:
-            self.courier.requeue(member.worker, fields, where)
+            self.scripts.requeue(member.worker, fields, where)
         except ERRORS:
-            member.debts.give_back(self.courier, member.worker, fields, where)
+            member.unconfirmed.give_back(self.scripts, member.worker, fields, where)

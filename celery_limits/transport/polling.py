@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import redis
 
 if TYPE_CHECKING:
-    from .acks import Acks
+    from .ack_buffer import Acks
 
 __all__ = ["Loop", "Polled", "Poller"]
 

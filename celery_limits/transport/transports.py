@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,10 +11,11 @@ from kombu.transport import get_transport_cls, pyamqp, redis
 from redis import Redis, UnixDomainSocketConnection
 from redis import exceptions as redis_errors
 
-from . import declaring
+from celery_limits.secret import MASK
+
 from .channel import Channel, SentinelChannel
 from .polling import Loop, Poller
-from .url import PREFIX, plain_of, scheme_of
+from .schemes import PREFIX, adopt_url, plain_of, scheme_of, uri_of
 
 __all__ = ["AmqpTransport", "AmqpsTransport", "RedisTransport", "SentinelTransport", "Transport", "client_of"]
 
@@ -25,15 +27,31 @@ _PASSING = (redis_errors.ReadOnlyError, redis_errors.OutOfMemoryError)
 class _Plain:
     """Connects by the parameters of the plain URL; to everyone else its connection is the one that was made."""
 
-    client: Any
+    can_parse_url = True
+    """So kombu leaves it to us to show the URL."""
+
+    @property
+    def client(self) -> Any:
+        """The connection; in a thread that is in `plainly`, the one by whose parameters it connects."""
+        return getattr(self._plain, "client", None) or self._client
+
+    @client.setter
+    def client(self, connection: Any) -> None:
+        self._client = connection
+        self._plain = threading.local()
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = MASK) -> str:
+        return uri_of(self.client, include_password=include_password, mask=mask)
 
     @contextmanager
     def plainly(self) -> Iterator[None]:
-        real, self.client = self.client, plain_of(self.client)
+        """For this thread alone: others of the process go on with the connection as it was made."""
+        before = getattr(self._plain, "client", None)
+        self._plain.client = plain_of(self._client)
         try:
             yield
         finally:
-            self.client = real
+            self._plain.client = before
 
 
 class RedisTransport(_Plain, redis.Transport):  # type: ignore[misc]
@@ -47,7 +65,6 @@ class RedisTransport(_Plain, redis.Transport):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cycle = Poller()
-        declaring.install()
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         self.has_loop = True
@@ -80,6 +97,7 @@ class Transport:
     channel_errors = redis.Transport.channel_errors + pyamqp.Transport.channel_errors
 
     def __new__(cls, client: Any, **kwargs: Any) -> Any:
+        adopt_url(client)
         return get_transport_cls(PREFIX + scheme_of(client))(client=client, **kwargs)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from celery_limits.transport.delivery import Message
+from celery_limits.transport.delivery import is_own
 
 __all__ = ["Acknowledgements", "acknowledgements_of"]
 
@@ -24,9 +24,9 @@ class Acknowledgements:
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         message = getattr(function, "__self__", None)
-        if not isinstance(message, Message):
+        if not is_own(message):
             return self._call_soon(function, *args, **kwargs)
-        tag: str = message.delivery_tag
+        tag: str = getattr(message, "delivery_tag")  # noqa: B009
 
         def act() -> None:
             """Once, whoever comes first: the loop or `catch_up`."""

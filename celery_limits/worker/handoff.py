@@ -1,129 +1,135 @@
-"""What goes along with a release on our own transport: the acknowledgements that are due, and the wish for whoever the
-release lets go (direct hand-off), who is admitted with it and whose message comes with the answer.
+"""Direct hand-off on our own transport: a release may bring the next message with its answer, admitted already. In the
+event loop's own thread the acknowledgements that are due go along with the release, too.
 
-It is wished for only where a place of the pool is free that nobody waits for, and granted only while the queues of this
-worker are empty. So no other task waits behind a line that is handed over. What was handed over and does not come to
-the gate at once gives back its slots: Celery has dropped it, or lets it wait. Should it come, it asks like any other,
-in its old place.
+A worker asks for it only where a place of the pool is free that nobody waits for, and the store grants it only while
+the queues of this worker are empty. So no other task waits behind a line that is handed off. A message that was handed
+off and does not come to the gate at once gives its slots back: Celery has dropped it, or lets it wait. Should it come,
+it asks like any other, in its old place.
+
+Where headers are not trusted nothing is handed off: it would run under the recorded chain, and not the one resolved
+here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from celery.worker import state
-
+from celery_limits.lease.ledger import Ledger
+from celery_limits.message.header import task_id_of
 from celery_limits.store.outcomes import Admitted, Handed, Released
 from celery_limits.transport.delivery import Taking
-from celery_limits.wire import task_id_of
 
-if TYPE_CHECKING:
-    from .exits import Ledger, Releaser
+from .passage import Event, returns_to_broker
+from .port import ChannelLike, WorkerLike
 
-__all__ = ["Expected", "Ride", "Taker"]
-
-
-def is_stopping() -> bool:
-    """Celery sets an exit code, of which 0 is one."""
-    return any(code is not None and code is not False for code in (state.should_stop, state.should_terminate))
+__all__ = ["DirectHandoff", "Offer"]
 
 
-class Expected:
-    """What was handed over, and is admitted, and has not come to the gate yet."""
+class Offer(NamedTuple):
+    """What goes along with one release: the acknowledgements that are due, and where a message may be handed off to."""
 
-    def __init__(self, ledger: Ledger, releaser: Releaser) -> None:
-        self._ledger, self._releaser = ledger, releaser
+    channel: ChannelLike
+    acked: list[str]
+    taking: Taking | None
+    in_loop: bool
+    number: int
+    """Under which the ledger expects a ticket that comes along; 0 where none can."""
+
+    @property
+    def along(self) -> dict[str, Any]:
+        acked = self.channel.acks.as_told(self.acked)
+        return {"acked": acked, "taking": self.taking.told if self.taking else ()}
+
+
+class DirectHandoff:
+    """Knows what was handed off to this worker, is admitted, and has not come to the gate yet."""
+
+    def __init__(self, worker: WorkerLike, ledger: Ledger, release: Callable[..., None], *, wanted: bool) -> None:
+        self._worker, self._ledger, self._release, self._wanted = worker, ledger, release, wanted
         self._admitted: dict[str, tuple[str, Admitted]] = {}
-        self.last_come = ""
-        """The task that came to the gate last. Pools that queue by themselves ask for it later."""
+        self._arrived = ""
 
-    def add(self, worker: str, handed: Handed) -> None:
-        self._ledger.enter(handed.ticket, handed.admitted.fence)
+    # -- with a release -----------------------------------------------------------------------------------------
+
+    def offer(self, *, has_place: bool) -> Offer | None:
+        """In the event loop's own thread. None while nothing is consumed, as when a worker drains its pool."""
+        channel = self._worker.channel
+        if channel is None:
+            return None
+        acked = channel.acks.take()
+        wanted = self._wanted and has_place and self._worker.has_place and not self._worker.is_stopping
+        taking = channel.taking() if wanted else None
+        return Offer(channel, acked, taking, in_loop=True, number=self._ledger.offer() if taking else 0)
+
+    def offer_from_thread(self) -> Offer | None:
+        """In the thread whose body has ended: the place that is free is its own."""
+        channel = self._worker.channel
+        if not self._wanted or channel is None or self._worker.is_stopping or self._worker.pool_queues:
+            return None
+        taking = channel.taking()
+        if taking is None:
+            return None
+        return Offer(channel, [], taking, in_loop=False, number=self._ledger.offer())
+
+    def answered(self, offer: Offer, worker: str, outcome: Any) -> None:
+        """The store has answered the release, or could not be asked."""
+        if isinstance(outcome, Released) and outcome.handed is not None:
+            self._ledger.enter(outcome.handed.ticket, outcome.handed.admitted.fence)
+        self._ledger.offer_answered(offer.number)
+        channel, taking = offer.channel, offer.taking
+        if not isinstance(outcome, Released):  # so none of it has happened; or all of it, and the answer was lost
+            channel.acks.add(offer.acked)
+            if taking is not None:
+                channel.lose_sight_of(taking, worker)
+            return
+        channel.acks.were_told(offer.acked)
+        handed = outcome.handed
+        if taking is None or handed is None:
+            return
         self._admitted[handed.ticket] = (worker, handed.admitted)
+        if offer.in_loop:
+            channel.take_over(taking, worker, handed.delivery)
+        else:
+            self._worker.call_soon(self._deliver, channel, taking, worker, handed)
 
-    def pop(self, ticket: str) -> tuple[str, Admitted] | None:
-        """It has come: who it was admitted for, and how."""
+    def _deliver(self, channel: ChannelLike, taking: Taking, worker: str, handed: Handed) -> None:
+        """In the event loop's own thread, for a thread of the pool."""
+        if self._worker.is_stopping:  # the pool takes no more: as one that is fetched and not begun it goes to another
+            channel.give_back([handed.delivery[0].decode()], "front")
+            if self.take(handed.ticket) is not None:
+                self._ledger.close(handed.ticket, handed.admitted.fence)
+            return
+        self._arrived = ""
+        channel.take_over(taking, worker, handed.delivery)
+        if self._arrived != task_id_of(handed.ticket):
+            self.give_up(handed.ticket)
+
+    # -- at the gate --------------------------------------------------------------------------------------------
+
+    def arrive(self, task_id: str) -> None:
+        """This task has come to the gate. Pools that queue by themselves ask for it later."""
+        self._arrived = task_id
+
+    def take(self, ticket: str) -> tuple[str, Admitted] | None:
+        """It has come: for which worker it was admitted, and how."""
         return self._admitted.pop(ticket, None)
 
-    def drop(self, ticket: str) -> None:
-        """It will not come, and its message was given back."""
-        if self.pop(ticket) is not None:
-            self._ledger.close(ticket)
+    def end(self, task_id: str) -> None:
+        """It has come, and will not run: its message is acknowledged or rejected."""
+        for ticket in [ticket for ticket in tuple(self._admitted) if task_id_of(ticket) == task_id]:
+            if (handed := self.take(ticket)) is not None:
+                worker, admitted = handed
+                self._release(ticket, worker, admitted.fence)
+                self._ledger.close(ticket, admitted.fence)
 
     def give_up_all(self) -> None:
         for ticket in tuple(self._admitted):
             self.give_up(ticket)
 
     def give_up(self, ticket: str) -> None:
-        if (handed := self.pop(ticket)) is not None:
+        if (handed := self.take(ticket)) is not None:
             worker, admitted = handed
-            self._releaser.release(ticket, worker, admitted.fence, back=True)
-            self._ledger.close(ticket, back=True)
-
-
-class Ride:
-    """In the event loop's own thread, with the release of one who has ended."""
-
-    def __init__(self, expected: Expected, consumer: Any, *, has_place: bool) -> None:
-        self._expected, self._channel = expected, consumer.task_consumer.channel
-        self._acked: list[str] = self._channel.acks.take()
-        wanted = has_place and not is_stopping()
-        self._taking: Taking | None = self._channel.taking() if wanted else None
-
-    @property
-    def along(self) -> dict[str, Any]:
-        acked = self._channel.acks.as_told(self._acked)
-        return {"acked": acked, "taking": self._taking.told if self._taking else ()}
-
-    def arrive(self, worker: str, outcome: Any) -> None:
-        """The store has answered, or could not be asked."""
-        if not isinstance(outcome, Released):  # so none of it has happened; or all of it, and the answer was lost
-            self._channel.acks.add(self._acked)
-            if self._taking:
-                self._channel.lose_sight_of(self._taking, worker)
-            return
-        self._channel.acks.were_told(self._acked)
-        if self._taking and outcome.handed is not None:
-            self._expected.add(worker, outcome.handed)
-            self._channel.take_over(self._taking, worker, outcome.handed.delivery)
-
-
-class Taker:
-    """For a pool of threads, which release by themselves: what they are handed is delivered by the event loop.
-
-    Relies on a loop that wakes when it is called from another thread (`Hub._waker`, kombu 5.7 and later), and on the
-    pool's executor keeping in `_work_queue` what no thread has begun.
-    """
-
-    def __init__(self, expected: Expected, consumer: Any) -> None:
-        self._expected, self._consumer = expected, consumer
-
-    @staticmethod
-    def fits(consumer: Any) -> bool:
-        pool_queues = hasattr(getattr(consumer.pool, "executor", None), "_work_queue")
-        return pool_queues and hasattr(consumer.hub, "_waker")
-
-    def taking(self) -> Taking | None:
-        """Called in the thread whose body has ended: the place that is free is its own."""
-        if is_stopping() or self._consumer.pool.executor._work_queue.qsize():
-            return None
-        taking: Taking | None = self._consumer.task_consumer.channel.taking()
-        return taking
-
-    def arrive(self, taking: Taking, worker: str, outcome: Any) -> None:
-        channel = self._consumer.task_consumer.channel
-        if not isinstance(outcome, Released):
-            channel.lose_sight_of(taking, worker)
-        elif outcome.handed is not None:
-            self._expected.add(worker, outcome.handed)
-            self._consumer.call_soon(self._deliver, channel, taking, worker, outcome.handed)
-
-    def _deliver(self, channel: Any, taking: Taking, worker: str, handed: Handed) -> None:
-        if is_stopping():  # the pool takes no more: as one that is fetched and not begun it goes to another worker
-            channel.give_back([handed.delivery[0].decode()], "front")
-            return self._expected.drop(handed.ticket)
-        self._expected.last_come = ""
-        channel.take_over(taking, worker, handed.delivery)
-        if self._expected.last_come != task_id_of(handed.ticket):
-            self._expected.give_up(handed.ticket)
-        return None
+            back = returns_to_broker(Event.HANDOFF_UNUSED)
+            self._release(ticket, worker, admitted.fence, back=back)
+            self._ledger.close(ticket, admitted.fence, back=back)

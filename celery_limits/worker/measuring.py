@@ -6,12 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from celery_limits.chain import Link
-from celery_limits.metrics.meter import SENT_HEADER, meter
+from celery_limits.declare.chain import Link
+from celery_limits.declare.links import HOLDING
 from celery_limits.store.outcomes import Admitted
-from celery_limits.tracing import WAITS_HEADER
+from celery_limits.telemetry.meter import SENT_HEADER, meter
+from celery_limits.telemetry.tracing import WAITS_HEADER
 
-__all__ = ["measure_admission", "measure_end", "measure_hold", "measure_reclaimed"]
+__all__ = ["held_before", "measure_admission", "measure_end", "measure_hold"]
 
 
 def measure_admission(request: Any, links: Sequence[Link], outcome: Admitted) -> None:
@@ -45,11 +46,17 @@ def measure_end(task: str, reason: str) -> None:
         to.ended(task, reason)
 
 
-def measure_hold(task: str, keys: Sequence[str], since: float) -> None:
-    if (to := meter()) is not None:
-        to.held(task, keys, time.monotonic() - since)
+def held_before(links: Sequence[Link], outcome: Admitted) -> tuple[float, ...]:
+    """For each link, the seconds for which its slot was held before the admission: while the ticket waited at a later
+    link, and since its turn had come."""
+    waits, idle = outcome.waits, outcome.idle or 0.0
+    return tuple(sum((wait.seconds for wait in waits if wait.link > link), idle) for link in range(len(links)))
 
 
-def measure_reclaimed(workers: Sequence[str]) -> None:
-    if workers and (to := meter()) is not None:
-        to.reclaimed(len(workers))
+def measure_hold(task: str, links: Sequence[Link], since: float, before: Sequence[float]) -> None:
+    if (to := meter()) is None:
+        return
+    ran = time.monotonic() - since
+    for number, link in enumerate(links):
+        if link.kind in HOLDING:
+            to.held(task, [link.key], ran + (before[number] if number < len(before) else 0.0))

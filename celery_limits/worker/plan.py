@@ -1,4 +1,4 @@
-"""What the gate knows of a request before it asks the store: its ticket, its chain, its queue and its rank.
+"""What the gate knows of a request before it asks the store: its ticket and its chain.
 
 A chain that can't be understood is a `LimitError` here, and never "no limits".
 """
@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from celery_limits.chain import Link
+from celery_limits.app.stamp import links_of
+from celery_limits.declare.chain import Link, never_discarded, never_superseded
+from celery_limits.declare.trust import lowered
 from celery_limits.errors import CorruptChain, shorten
-from celery_limits.publish import links_of
-from celery_limits.store.store import MAX_RANK
-from celery_limits.transport.delivery import QUEUE_MARK
-from celery_limits.trust import lowered
-from celery_limits.wire import HEADER, Header, derived_ticket, read_header, task_id_of, ticket_in
+from celery_limits.message.call_limits import BEGUN_HEADER, CALL_HEADER, read_begun, read_call
+from celery_limits.message.canvas import is_canvas_member
+from celery_limits.message.header import HEADER, Header, derived_ticket, read_header, task_id_of, ticket_in
 
-__all__ = ["Plan", "plan_of", "queue_of", "rank_of"]
+from .untrusted import arguments_of, body_of, check, embed_of, queue_of
+
+__all__ = ["Plan", "plan_of"]
 
 
 class Plan(NamedTuple):
@@ -26,6 +28,8 @@ class Plan(NamedTuple):
     links: tuple[Link, ...]
     as_sent: bool = True
     """Whether the message says the same; else what the store writes into it would contradict its own header."""
+    begun: str = ""
+    """What claims that the task has begun before, for the store to check; needed only where headers are not trusted."""
 
 
 def plan_of(request: Any, *, trust: bool = True) -> Plan | None:
@@ -33,18 +37,26 @@ def plan_of(request: Any, *, trust: bool = True) -> Plan | None:
 
     Without `trust` the header only lowers what the task declares here.
     """
+    check(request)
     raw = request.request_dict.get(HEADER)
+    if (call := request.request_dict.get(CALL_HEADER)) is not None:
+        read_call(call, request.id)  # a corrupt one would fail the retry, when the body has already run
     header = None if raw is None else _own_header(request, raw)
     if header is not None and trust:
         return _plan(request, header, header.links)
-    links = links_of(request.app, request.task.name, request.args, request.kwargs)
+    links = links_of(request.app, request.task.name, *arguments_of(request))
     if links is None:
         return None
+    if is_canvas_member(request.request_dict, embed_of(request)):
+        links = never_superseded(links)
     if header is not None:
-        return _plan(request, header, lowered(links, header.links))
+        plan = _plan(request, header, lowered(links, header.links))
+        return plan._replace(begun=read_begun(request.request_dict.get(BEGUN_HEADER)))
     retries = request.request_dict.get("retries")
+    if retries and trust:  # else anybody could claim to have begun
+        links = never_discarded(links)
     tag = request.message.properties.get("delivery_tag")  # kombu's own brokers make one at publish
-    ticket = derived_ticket(request.id, request.message.body, retries, request.request_dict.get("eta"), tag)
+    ticket = derived_ticket(request.id, body_of(request), retries, request.request_dict.get("eta"), tag)
     return _plan(request, Header(ticket=ticket, links=links), links)
 
 
@@ -63,21 +75,5 @@ def _plan(request: Any, header: Header, links: tuple[Link, ...]) -> Plan:
         raise CorruptChain(f"limits can't be kept for the queue {shorten(queue)}: its name has a tab or a newline")
     as_sent = links is header.links or links == header.links
     if not as_sent:
-        header = Header.fresh(header.ticket, links)
+        header = Header.fresh(header.ticket, links, header.arrival)
     return Plan(ticket_in(header.ticket, queue), header, links, as_sent)
-
-
-def queue_of(request: Any) -> str:
-    """The one queue that the message came from (see `steps.QueueMarks`)."""
-    return getattr(request.message, QUEUE_MARK, None) or request.delivery_info["routing_key"] or ""
-
-
-def rank_of(request: Any, app: Any) -> int:
-    """Celery's priority as a rank, lower first: on Redis 0 is the highest priority, on AMQP the lowest."""
-    priority = request.delivery_info.get("priority")
-    if priority is None:
-        priority = app.conf.task_default_priority or 0
-    rank = int(priority)
-    if request.message.channel is not None and not hasattr(request.message.channel, "priority_steps"):
-        rank = MAX_RANK - rank
-    return min(max(rank, 0), MAX_RANK)

@@ -17,8 +17,9 @@ from celery.utils.log import get_logger
 from kombu.message import Message
 from kombu.serialization import dumps
 
+from celery_limits.declare.limits import MAX_SIZE, FloatingConcurrency, whole
 from celery_limits.errors import LimitError, Refused
-from celery_limits.limits import MAX_SIZE, FloatingConcurrency, whole
+from celery_limits.printable import printable
 from celery_limits.store.outcomes import Refresh, Stale
 
 __all__ = ["REFRESH", "hand_to_pool"]
@@ -30,14 +31,15 @@ REFRESH = "celery_limits.refresh"
 @shared_task(name=REFRESH, bind=True, ignore_result=True, acks_late=False, max_retries=0)
 def refresh(self: Any, key: str, token: int, name: str, worker: str) -> int | None:
     """Calls the refresh function of one key and tells the store what it said."""
-    from celery_limits.app import Limits  # noqa: PLC0415  (the app's handle knows this task)
+    from celery_limits.app.handle import Limits  # noqa: PLC0415  (the app's handle knows this task)
 
     limits = Limits(self.app)
     try:
         size = _ask(limits, key, name)
     except Exception as error:
         outcome = limits.store.refreshed(key, worker, token, None)
-        logger.exception("limits: refreshing %r with %s failed (%r): %r; its size stays", key, name, outcome, error)
+        said = (key, printable(name), outcome, error)
+        logger.exception("limits: refreshing %r with %s failed (%r): %r; its size stays", *said)
         return None
     outcome = limits.store.refreshed(key, worker, token, size)
     if not isinstance(outcome, Stale):

@@ -17,30 +17,49 @@ from celery.concurrency.base import BasePool
 from celery.exceptions import ImproperlyConfigured
 from celery.utils.log import get_logger
 from celery.worker import state
-from celery.worker.components import Hub, Pool, Timer
+from celery.worker.components import Hub, Timer
 from celery.worker.consumer.tasks import Tasks
 from celery.worker.state import active_requests, reserved_requests
 
-from celery_limits.app import Limits
+from celery_limits.app.handle import Limits
+from celery_limits.dispatch.outbox import Outbox
+from celery_limits.dispatch.release import OutboxChore, leave_to_parent, left_to_parent
+from celery_limits.dispatch.report_end import send_events_with
 from celery_limits.errors import LimitError
+from celery_limits.lease.heartbeat import real_threads
+from celery_limits.lease.lease import Lease
+from celery_limits.lease.ledger import Ledger
+from celery_limits.message.header import HEADER
+from celery_limits.patches import apply, asynpool, mingle, panel, request
+from celery_limits.patches.bootsteps import put_before_pool
+from celery_limits.printable import printable
+from celery_limits.secret import masked_info
 from celery_limits.store import StoreError
 from celery_limits.store.outcomes import Refresh
 from celery_limits.transport.channel import QUEUE_MARK
-from celery_limits.transport.membership import adopt, disown
-from celery_limits.wire import HEADER
+from celery_limits.transport.member import adopt, disown
 
-from . import in_process, prefork
+from . import panel as _panel  # noqa: F401  (importing it registers its commands)
+from . import prefork
 from .acknowledgements import acknowledgements_of
-from .exits import Ledger, Releaser
+from .chores import DeadlockChore, GateChore
+from .delivery import Deliveries, is_own_channel
+from .events import sender_of, untied_sender
 from .gate import Gate
-from .keeper import real_threads
-from .lease import Lease
-from .outbox import Outbox
+from .port import CeleryPort
 from .refresh import hand_to_pool
+from .request_hooks import passage_of
+from .serving import Service
+from .superseding import PreemptChore
+from .unknown import keep_unknown
 
-__all__ = ["LimitsStep", "QueueMarks", "SettleStep", "put_before_pool"]
+__all__ = ["LimitsStep", "QueueMarks", "SettleStep"]
 
 logger = get_logger(__name__)
+
+put_before_pool()
+apply(mingle)
+apply(panel)
 
 TRIES = 6
 """Calls of a silent store that fit into a lease: a renewal that fails leaves time for others, and for the end."""
@@ -97,22 +116,22 @@ class LimitsStep(bootsteps.StartStopStep):
             if not gate.is_closed:  # else it is asked of another when this worker has left
                 hand_to_pool(worker.consumer, lease.worker, asked, seconds)
 
-        lease = self.lease = Lease(
-            worker.hostname,
-            store,
-            ledger,
-            Releaser(store, Outbox(limits.app, store)),  # its own: a pool child is forked while its thread works
-            on_refresh=refresh,
-            on_back=lambda: gate.put_offs.come_back(),  # noqa: PLW0108  (made below)
-            on_losing=partial(_end_bodies, worker, limits, set()),
-        )
+        service = worker.limits_service = Service(worker)
+        lease = self.lease = service.lease = Lease(worker.hostname, store, ledger, serving=service)
         if limits.on_broker:
             adopt(store, lease)
         if limits.settings.metrics_port is not None:
             _measure(limits)
-        (prefork if worker.pool_cls.uses_semaphore else in_process).install()
-        gate = Gate(worker, store, lease, ledger, releaser, refresh, trust=limits.settings.trust_headers)
+        apply(asynpool if worker.pool_cls.uses_semaphore else request)
+        deliveries, trust = Deliveries(lease, limits.app), limits.settings.trust_headers
+        gate = Gate(CeleryPort(worker), store, lease, ledger, releaser, refresh, deliveries, trust=trust)
         worker._process_task = worker.limits_gate = gate
+        lease.register(GateChore(gate, refresh, partial(_end_bodies, worker, limits, set())))
+        # Its own outbox: a pool child is forked while the thread of the housekeeping works.
+        lease.register(PreemptChore(worker))
+        lease.register(DeadlockChore(untied_sender(worker, limits.app)))
+        lease.register(OutboxChore(Outbox(limits.app, store)))
+        send_events_with(limits.app, sender_of(worker))
         _extend_banner(worker, limits)
 
     def include_if(self, worker: Any) -> bool:
@@ -127,7 +146,7 @@ class LimitsStep(bootsteps.StartStopStep):
         try:
             self.lease.start(real_threads(worker.pool_cls), self.limits.new_store(within=seconds / TRIES))
         except StoreError as error:  # one that waiting does not help against
-            logger.critical("limits: %s", error)
+            logger.critical("limits: %s", printable(error))
             raise SystemExit(1) from None
 
     def stop(self, worker: Any) -> None:
@@ -172,14 +191,6 @@ class SettleStep(bootsteps.StartStopStep):
     terminate = stop
 
 
-def put_before_pool() -> None:
-    """Makes every worker's pool start after and stop before our steps; and its event loop too, which, when it closes,
-    acknowledges what a pool of threads has ended since it stopped."""
-    for step, ours in ((Hub, LimitsStep), (Pool, LimitsStep), (Pool, SettleStep)):
-        if ours not in step.requires:
-            step.requires = (*step.requires, ours)
-
-
 def _keep_limited(worker: Any, hand_over: Any, request: Any) -> Any:
     """In a worker without a store, a message that carries limits must not run without them: it is held, beside the
     others, until the worker ends and its broker gives it to one that can."""
@@ -187,7 +198,7 @@ def _keep_limited(worker: Any, hand_over: Any, request: Any) -> Any:
         return hand_over(request)
     logger.error(
         "limits: %s[%s] carries limits, but this worker has no store for them, so it is not run here: "
-        "set limits_store_url and restart the worker", request.name, request.id,
+        "set limits_store_url and restart the worker", printable(request.name), printable(request.id),
     )  # fmt: skip
     worker.consumer.qos.increment_eventually()
     release = getattr(worker, "_quick_release", None)
@@ -198,13 +209,13 @@ def _keep_limited(worker: Any, hand_over: Any, request: Any) -> Any:
 
 def _end_bodies(worker: Any, limits: Limits, named: set[str]) -> None:
     """The lease is about to lapse, and others will be given what this worker holds. Called until it is renewed."""
-    holders = [request for request in _all_of(active_requests) if getattr(request, "holding", None)]
+    holders = [r for r in _all_of(active_requests) if (passage := passage_of(r)) is not None and passage.was_admitted]
     terminate = limits.settings.on_lost_lease == "terminate" and worker.pool_cls.uses_semaphore
     news = [name for request in holders if (name := f"{request.name}[{request.id}]") not in named]
     named.update(news)
     if news:
         what = "these are ended" if terminate else "these run on, beside those that get their slots"
-        logger.critical("limits: the lease lapses, and %s: %s", what, ", ".join(news[:10]))
+        logger.critical("limits: the lease lapses, and %s: %s", what, printable(", ".join(news[:10])))
     if terminate:
         prefork.kill_holders(worker.pool._pool)
 
@@ -251,22 +262,52 @@ class QueueMarks(bootsteps.StartStopStep):
         gate = getattr(consumer.controller, "limits_gate", None)
         if gate is not None:
             gate.reconnected()
+            keep_unknown(consumer, Limits(consumer.app).store)
+            consumer.controller.limits_service.begin(consumer)
         restore_in_its_own_thread(consumer)
-        if not hasattr(consumer.task_consumer.channel, "still_running"):
+        if not is_own_channel(consumer.task_consumer.channel):
             return mark_queues(consumer.task_consumer)
         # Ours, which marks its messages itself.
+        consumer.task_consumer.channel.sets_aside = True
         consumer.task_consumer.channel.still_running = partial(running_deliveries, consumer)
-        (prefork if consumer.controller.pool_cls.uses_semaphore else in_process).install()
-        if gate is not None and gate.is_on(consumer.task_consumer.channel):
-            gate.take_over_on(consumer)
+        apply(asynpool if consumer.controller.pool_cls.uses_semaphore else request)
+        if gate is not None and gate.deliveries.is_under_lease(consumer.task_consumer.channel):
+            hand_off_on(consumer, gate)
         acknowledgements_of(consumer).catch_up()
         return None
 
+    def info(self, consumer: Any) -> dict[str, Any]:
+        """For `inspect stats`, after and in place of Celery's own, which takes out one password of several."""
+        return {"broker": masked_info(consumer.connection.info())} if consumer.connection else {}
+
     def stop(self, consumer: Any) -> None:
         """The loop has ended. When all ends with it, the channel is closed next, and gives back what is open."""
-        if (gate := getattr(consumer.controller, "limits_gate", None)) is not None:
-            gate.turns.pause()
+        leave_to_parent(False)
+        if (service := getattr(consumer.controller, "limits_service", None)) is not None:
+            service.end()
         acknowledgements_of(consumer).catch_up()
+
+
+def hand_off_on(consumer: Any, gate: Gate) -> None:
+    """The worker consumes from the Redis of its limits: what a release admits may come with the answer. In a prefork
+    pool the parent releases, in the exchange of each result.
+
+    Relies, for a pool of threads, on a loop that wakes when it is called from another thread (`Hub._waker`, kombu 5.7
+    and later)."""
+    worker = consumer.controller
+    if worker.pool_cls.uses_semaphore:
+        gate.parent_releases = True
+        leave_to_parent(True)
+        pool = consumer.pool._pool
+
+        def write(process: int) -> None:
+            if left_to_parent():  # else the loop has ended, and what the pool was handed is not begun any more
+                prefork.write_now(pool, worker.consumer.hub, process)
+
+        prefork.watch_results(pool, lambda report, process: gate.exchange.run(report, partial(write, process)))
+        consumer.task_consumer.channel.has_place = lambda: worker.semaphore.value > 0
+    elif hasattr(getattr(consumer.pool, "executor", None), "_work_queue") and hasattr(consumer.hub, "_waker"):
+        gate.releaser.handoff = gate.handoff
 
 
 def restore_in_its_own_thread(consumer: Any) -> None:

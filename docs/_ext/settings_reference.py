@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args, get_origin
 from celery import Celery
 
 import celery_limits
-from celery_limits.settings import PREFIX, Settings
+from celery_limits.app.settings import PREFIX, Settings
+from celery_limits.secret import SecretUrl
 
 __all__ = ["descriptions", "flags_table", "settings_table", "setup"]
 
@@ -58,7 +59,7 @@ def _type(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return " or ".join(f"`{choice!r}`" for choice in get_args(annotation))
     if isinstance(annotation, type):
-        return {float: "seconds", int: "number", bool: "bool", str: "text"}[annotation]
+        return {float: "seconds", int: "number", bool: "bool", str: "text", SecretUrl: "text"}[annotation]
     return _type(get_args(annotation)[0])  # of `X | None` and `Annotated[X, ...]`
 
 

@@ -17,7 +17,9 @@ from functools import partial
 
 from tests.bench.report import Row, render
 from tests.bench.rounds import Block, Spread, interleave, on_client, on_server, say, spread
+from tests.bench.shares import shares
 from tests.bench.world import MESSAGE, ONE, THREE, THREE_SLOTS, World
+from tests.bench.worst import worst_cases
 from tests.redis_server import find_servers
 
 PAIR_GOAL = 12.0
@@ -147,9 +149,19 @@ def memory(binary: str, scale: Scale) -> Iterator[Row]:
     yield Row(section, text, Spread(each, each, each), "bytes", MEMORY_GOAL, below=True)
 
 
-def measure(label: str, binary: str, scale: Scale) -> list[Row]:
+def groups(binary: str, scale: Scale) -> Iterator[Row]:
+    return shares(binary, scale.seconds, scale.units, scale.many)
+
+
+def worst(binary: str, scale: Scale) -> Iterator[Row]:
+    return worst_cases(binary, scale.many)
+
+
+def measure(label: str, binary: str, scale: Scale, only: str | None) -> list[Row]:
     rows: list[Row] = []
-    for part in (server_time, growth, client_time, memory):
+    for part in (server_time, growth, groups, client_time, memory, worst):
+        if only not in (None, part.__name__):
+            continue
         say(f"Redis {label}: {part.__name__.replace('_', ' ')}")
         rows += part(binary, scale)
     return rows
@@ -161,12 +173,14 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")
     parser.add_argument("--redis", metavar="VERSION", help="only this one of the servers found")
+    parser.add_argument("--only", metavar="PART", help="server_time, growth, groups, client_time, memory or worst")
     options = parser.parse_args()
     servers = {k: v for k, v in find_servers().items() if options.redis in (None, k)}
     if not servers:
         parser.error(f"no such redis-server here; there is: {', '.join(find_servers()) or 'none'}")
     started = time.monotonic()
-    results = {label: measure(label, binary, QUICK if options.quick else FULL) for label, binary in servers.items()}
+    scale = QUICK if options.quick else FULL
+    results = {label: measure(label, binary, scale, options.only) for label, binary in servers.items()}
     say(f"done in {time.monotonic() - started:.0f} s")
     if options.json:
         print(json.dumps({label: [row.as_json() for row in rows] for label, rows in results.items()}, indent=1))

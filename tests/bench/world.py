@@ -14,16 +14,16 @@ from typing import Any
 
 from hiredis import pack_command
 
-from celery_limits.chain import ConcurrencyLink, Link, RateLink
+from celery_limits.declare.chain import ConcurrencyLink, Link, RateLink
 from celery_limits.store import Store
-from celery_limits.store.caller import Arg, Caller
 from celery_limits.store.outcomes import Admitted, Parked, decode
+from celery_limits.store.script_runner import Arg, ScriptRunner
 from celery_limits.store.scripts import Script
 from tests.bench.rounds import say
 from tests.redis_server import RedisServer
 from tests.store.post import Post
 
-__all__ = ["MESSAGE", "ONE", "THREE", "THREE_SLOTS", "World", "ticket"]
+__all__ = ["MESSAGE", "ONE", "QUEUE", "THREE", "THREE_SLOTS", "WORKER", "World", "delivery", "ticket"]
 
 QUEUE = "celery"
 WORKER = "worker1@host-7f9c6d"
@@ -56,7 +56,7 @@ def delivery() -> str:
     return f"{WORKER}/{next(_deliveries)}"
 
 
-class _Bulk(Caller):
+class _Bulk(ScriptRunner):
     """Keeps calls back and sends them together; meanwhile each seems to have been a duplicate."""
 
     def start(self) -> _Bulk:

@@ -17,7 +17,7 @@ from typing import Any
 from celery import Celery
 from celery.worker.request import Request
 
-from celery_limits import Concurrency, RateLimit
+from celery_limits import WORKERS, Concurrency, RateLimit
 from tests.chaos.bugs import BUG, BUGS
 from tests.chaos.ledger import Ledger
 from tests.chaos.worker import NAME, watch
@@ -83,14 +83,20 @@ def _sized(kind: str, declared: str) -> Callable[..., int]:
 
 
 def chain_of(links: int, declared: str) -> list[Any]:
+    """What tenants share, they share fairly."""
     concurrent: list[Any] = [
-        Concurrency(_named(kind), _sized(kind, declared), weight=_weight if kind == "depot" else 1)
+        Concurrency(
+            _named(kind),
+            _sized(kind, declared),
+            weight=_weight if kind == "depot" else 1,
+            fair_by=None if kind == "tenant" else _tenant,
+        )
         for kind in LINKS[:links]
         if kind != "api"
     ]
     if links < len(LINKS):
         return concurrent
-    return [*concurrent, RateLimit(_named("api"), _rated, burst=rate_of("")[1])]
+    return [*concurrent, RateLimit(_named("api"), _rated, burst=rate_of("")[1], fair_by=_tenant)]
 
 
 def _named(kind: str) -> Callable[..., str]:
@@ -102,6 +108,10 @@ def _named(kind: str) -> Callable[..., str]:
 
 KEYS: dict[str, Callable[..., str]] = {}
 """One function per kind of key: limits that share it share the key, in the eyes of the check for deadlocks."""
+
+
+def _tenant(*_: Any, **arguments: Any) -> str:
+    return str(arguments["tenant"])
 
 
 def _weight(*_: Any, **arguments: Any) -> int:
@@ -142,7 +152,8 @@ def build(conf: dict[str, Any]) -> Any:
         for links in range(1, len(LINKS) + 1):
             app.task(name=f"{acks}.{links}", limits=chain_of(links, conf["declared"]), **options)(work)
         app.task(name=f"{acks}.line", limits=[Concurrency(_named("line"), 1)], **options)(work)
-        app.task(name=f"{acks}.gather", limits=chain_of(1, conf["declared"]), **options)(gather)
+        places = Concurrency("places", WORKERS, fair_by=_tenant)
+        app.task(name=f"{acks}.gather", limits=[places, *chain_of(1, conf["declared"])], **options)(gather)
         app.task(name=f"{acks}.free", **options)(work)
     return app
 

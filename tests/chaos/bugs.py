@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_limits.errors import CorruptChain
+from celery_limits.lease.heartbeat import Heartbeat
 from celery_limits.store.outcomes import Full, Parked, Stale
 from celery_limits.store.scripts import load
 from celery_limits.store.store import Store
+from celery_limits.transport.queue_scripts import number_of
 from celery_limits.worker import gate
-from celery_limits.worker.keeper import Keeper
 from tests.simulation.seeded_bugs import SEEDED_BUGS
 from tests.store.mutations import Mutation
 
@@ -63,11 +64,11 @@ def _release_nothing() -> None:
 
 
 def _never_renew() -> None:
-    def beat(keeper: Any, name: str) -> bool:
-        keeper._on_renewed(name, time.monotonic())
+    def beat(heartbeat: Any, name: str) -> bool:
+        heartbeat._on_renewed(name, time.monotonic())
         return True
 
-    Keeper._beat = beat  # type: ignore[method-assign,assignment]
+    Heartbeat._beat = beat  # type: ignore[method-assign,assignment]
 
 
 def _run_what_nobody_understands() -> None:
@@ -91,24 +92,25 @@ def _acknowledge_before_parking() -> None:
         if not field or not isinstance(outcome, Full):
             return outcome
         delivery = f"{store.prefix}unacked:{worker}"
-        stored = store.client.hget(delivery, field)
-        store.client.hdel(delivery, field)
+        number = number_of(field)
+        stored = b"".join(store.client.zrangebyscore(delivery, number, number))
+        store.client.zremrangebyscore(delivery, number, number)
         time.sleep(2)
-        return admit(store, ticket, links, worker, **{**more, "message": (stored or b"").split(b"\n", 3)[3]})
+        return admit(store, ticket, links, worker, **{**more, "message": stored.split(b"\n", 4)[4]})
 
     Store.admit = in_two_steps  # type: ignore[method-assign,assignment]
 
 
 def _wait_where_it_is() -> None:
     """Whoever has something that must wait does nothing else any more."""
-    not_now = gate.Gate._not_now
+    drop = gate.Gate._drop
 
-    def wait(found: gate.Gate, request: Any, plan: Any, outcome: Any) -> bool:
-        if isinstance(outcome, Parked):
+    def wait(found: gate.Gate, passage: Any, intent: Any) -> None:
+        if isinstance(intent.outcome, Parked):
             time.sleep(60)
-        return not_now(found, request, plan, outcome)
+        drop(found, passage, intent)
 
-    gate.Gate._not_now = wait  # type: ignore[method-assign,assignment]
+    gate.Gate._drop = wait  # type: ignore[method-assign,assignment]
 
 
 _SEEDED = {bug.mutation.name: bug.mutation for bug in SEEDED_BUGS}

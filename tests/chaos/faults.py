@@ -21,6 +21,7 @@ from tests.chaos.fleet import LEASE, Fleet, Place
 from tests.chaos.ledger import Ledger
 from tests.chaos.plan import Fault, Plan
 from tests.chaos.world import NEW, OLD, size_of
+from tests.server_clock import SetClockServer
 from tests.store.cutting_proxy import CuttingProxy
 
 __all__ = ["HARD", "Injector"]
@@ -253,6 +254,13 @@ class Injector:
             site.redis.pause()
             self.over.wait(fault.seconds)
             site.redis.resume()
+
+    def _redis_clock(self, fault: Fault) -> None:
+        """Its clock is set back, and stays so: ahead, a rate would have been idle meanwhile, and let a burst pass."""
+        if not isinstance(getattr(self._fleet.site, "redis", None), SetClockServer):
+            raise TooLate
+        with self._server(fault) as site:
+            site.redis.step(-(1 + 600 * fault.whom))
 
     def _rabbit_killed(self, fault: Fault) -> None:
         with self._server(fault) as site:

@@ -191,8 +191,8 @@ class Fleet:
                 "ledger": str(self.ledger.path),
                 "declared": OLD,
                 "limits_lease": LEASE,
-                "limits_forget": FORGET,
-                "limits_remember": FORGET,
+                "limits_place_ttl": FORGET,
+                "limits_revoke_ttl": FORGET,
                 "limits_grant_timeout": GRANT,
                 "limits_store_timeout": 2.0,
             }

@@ -18,7 +18,7 @@ from typing import Any
 from celery import chord, group
 from celery.states import READY_STATES
 
-from celery_limits.wire import HEADER, VERSION, new_ticket
+from celery_limits.message.header import HEADER, VERSION, new_ticket
 from tests.chaos.fleet import Fleet
 from tests.chaos.ledger import Ledger
 from tests.chaos.plan import Call, Plan

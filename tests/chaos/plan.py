@@ -116,6 +116,7 @@ FAULTS: dict[str, tuple[int, Any]] = {
     "redis killed": (2, _short),
     "redis paused": (1, _short),
     "redis away": (1, _beyond),
+    "redis clock": (2, None),
     "cut": (6, None),
     "cut off": (2, _beyond),
     "half-open": (2, _beyond),
@@ -141,7 +142,7 @@ def faults_on(site: str) -> dict[str, tuple[int, Any]]:
     if site == "rabbitmq":
         return {**FAULTS, **ON_RABBIT}
     if site == "sentinel":
-        without = (*WIRES, "redis killed", "redis paused", "redis away")
+        without = (*WIRES, "redis killed", "redis paused", "redis away", "redis clock")
         return {**{kind: how for kind, how in FAULTS.items() if kind not in without}, **ON_SENTINEL}
     return FAULTS
 

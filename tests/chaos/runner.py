@@ -133,7 +133,7 @@ def under_way(fleet: Fleet, limits: Any) -> list[str]:
         if name.startswith("worker:"):
             raw = f"{limits.store.prefix}{name}"
             left += [f"{name} {member.decode()}" for member in client.zrange(raw, 0, -1) if member != b"!"]
-        elif name not in ("leases", "pulse"):
+        elif name not in ("leases", "places", "pulse"):
             left.append(name)
     # The dead are given time, and the last to leave would not wait for it.
     running = {place.worker.name for place in fleet.places if place.worker and place.worker.is_running}

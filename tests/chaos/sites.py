@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.rabbit_node import RabbitNode
 from tests.redis_server import RedisServer
+from tests.server_clock import SetClockServer, is_possible
 from tests.store.cutting_proxy import CuttingProxy
 from tests.worker.sentinels import NAME, Watched
 
@@ -31,7 +32,8 @@ class OnRedis:
     """Broker and store in one, append-only, each write synced. Every worker reaches it through a wire of its own."""
 
     def __init__(self) -> None:
-        self.redis = RedisServer(appendonly="yes", appendfsync="always")
+        server = SetClockServer if is_possible() else RedisServer
+        self.redis = server(appendonly="yes", appendfsync="always")
 
     def start(self) -> None:
         self.redis.start()

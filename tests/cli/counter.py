@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -10,12 +11,15 @@ from kombu.message import Message
 from kombu.serialization import dumps
 
 from celery_limits import Limits
-from celery_limits.publish import stamp
+from celery_limits.app.stamp import stamp
+from celery_limits.declare.limits import Limit
+from celery_limits.message.envelope import pack
+from celery_limits.message.header import HEADER, read_header, ticket_in
 from celery_limits.store.outcomes import Admission, Admitted
-from celery_limits.wire import HEADER, read_header
-from celery_limits.worker.envelope import pack
 
 __all__ = ["Counter"]
+
+QUEUE = "celery"
 
 
 class Counter:
@@ -27,24 +31,28 @@ class Counter:
         self._deliveries = itertools.count(1)
         limits.store.beat(worker)
 
-    def bring(self, task: str, *, task_id: str = "", rank: int = 0, **kwargs: Any) -> tuple[str, Admission]:
-        """Publishes a call and lets it ask to run; its task id, and what the store said."""
+    def bring(
+        self, task: str, *, task_id: str = "", rank: int = 0, limits: Sequence[Limit] | None = None, **kwargs: Any
+    ) -> tuple[str, Admission]:
+        """Publishes a call, under the limits of its task or these, and lets it ask to run; its task id, and what the
+        store said."""
         task_id, app = task_id or uuid4().hex, self.limits.app
         sent = app.amqp.as_task_v2(task_id, task, args=(), kwargs=kwargs)
-        stamp(app, task, sent, None)
+        stamp(app, task, sent, limits)
         content_type, encoding, body = dumps(sent.body, serializer="json")
         message: Any = Message(
             body=body, content_type=content_type, content_encoding=encoding,
             headers=sent.headers, properties=sent.properties,
         )  # fmt: skip
         header = read_header(sent.headers[HEADER])
-        packed, cut = pack(message, "celery", header)
+        packed, cut = pack(message, QUEUE, header)
+        ticket = ticket_in(header.ticket, QUEUE)
         delivery = f"{self.worker}/{next(self._deliveries)}"
         outcome = self.limits.store.admit(
-            header.ticket, header.links, self.worker, delivery=delivery, message=packed, cut=cut, rank=rank
+            ticket, header.links, self.worker, delivery=delivery, message=packed, cut=cut, rank=rank
         )
         if isinstance(outcome, Admitted):
-            self.running[task_id] = header.ticket, outcome.fence
+            self.running[task_id] = ticket, outcome.fence
         return task_id, outcome
 
     def finish(self, task_id: str) -> None:

@@ -36,32 +36,34 @@ def test_audit_names_what_is_wrong_and_repairs_it(command: Command, counter: Cou
     store = counter.limits.store
     counter.bring("shop.pack", tenant=1, task_id="runs")
     client: Any = store.client
-    client.sadd(f"{store.prefix}hold:packers", "nobody.n")
+    client.hset(f"{store.prefix}hold:packers", "nobody.n", 1)
     told = command.json("audit", code=1)
     assert not told["clean"]
     (finding,) = told["findings"]
-    assert (finding["what"], finding["subject"], finding["mended"]) == ("holder-without-ticket", "packers", False)
+    assert (finding["code"], finding["subject"], finding["repaired"]) == ("holder-without-ticket", "packers", False)
     said = command("audit", code=1).out
     assert "holder-without-ticket: packers:" in said
-    assert "1 found; --repair mends what can be mended" in said
+    assert "1 found; run with --repair to repair them" in said
     told = command.json("audit", "--repair")
-    assert (told["clean"], [one["mended"] for one in told["findings"]]) == (True, [True])
+    assert (told["clean"], [one["repaired"] for one in told["findings"]]) == (True, [True])
     assert command.json("audit") == {"clean": True, "findings": []}
 
 
 def test_check_of_an_app_that_can_be_deployed(command: Command, limits: Limits) -> None:
     told = command.json("check")
     assert told["ok"]
-    assert [(one["name"], one["ok"], one["grave"], one["problem"]) for one in told["checks"]] == [
-        (name, True, False, None) for name in ("settings", "tasks", "deadlock", "refresh functions", "store")
+    *checks, persistence = told["checks"]
+    assert [(one["name"], one["ok"], one["severity"], one["problem"]) for one in checks] == [
+        (name, True, "ok", None) for name in ("settings", "tasks", "deadlock", "refresh functions", "store")
     ]
+    assert (persistence["name"], persistence["ok"], persistence["severity"]) == ("persistence", False, "warning")
     assert "4 of " in command("check").out
 
 
 def _failed(command: Command) -> dict[str, str]:
     told = command.json("check", code=1)
     assert not told["ok"]
-    return {one["name"]: one["problem"] for one in told["checks"] if one["grave"]}
+    return {one["name"]: one["problem"] for one in told["checks"] if one["severity"] == "error"}
 
 
 def test_check_without_a_store_says_which_url_was_tried() -> None:
@@ -139,3 +141,41 @@ def test_check_finds_a_redis_that_evicts(tmp_path: Path) -> None:
     with RedisServer(maxmemory="100mb", maxmemory_policy="allkeys-lru") as server:
         failed = _failed(_command(broker_url=f"redis+socket://{server.socket}"))
     assert "set maxmemory-policy noeviction" in failed["eviction"]
+
+
+def test_check_warns_of_a_redis_that_evicts_what_expires(tmp_path: Path) -> None:
+    with RedisServer(maxmemory="100mb", maxmemory_policy="volatile-lru") as server:
+        said = _command(broker_url=f"redis+socket://{server.socket}")("check").out
+    assert "warning  eviction: this Redis evicts keys that expire when it is full" in said
+
+
+def test_what_was_set_aside_is_shown_and_put_back(command: Command, counter: Counter) -> None:
+    store = counter.limits.store
+    client: Any = store.client
+    entries = {
+        "message 1": {"why": "TypeError: \x1b[31m", "queue": "shop", "message": '{"poison": 1}', "at": "1000000"},
+        "old.n": {"why": "unreadable record", "record": "x", "message": "", "at": "2000000"},
+    }
+    for name, entry in entries.items():
+        client.hset(f"{store.prefix}aside", name, json.dumps(entry))
+    told = command.json("audit", code=1)
+    assert [(one["code"], one["subject"]) for one in told["findings"]] == [("set-aside", name) for name in entries]
+    shown = command.json("aside")["aside"]
+    assert [(one["name"], one["queue"], one["at"]) for one in shown] == [("message 1", "shop", 1.0), ("old.n", "", 2.0)]
+    assert "message 1  from shop  TypeError: \\x1b[31m\n" in command("aside").out
+    assert command.json("aside", "--requeue", "message 1") == {"requeued": "message 1", "queue": "shop"}
+    assert client.lrange("shop", 0, -1) == [b'{"poison": 1}']
+    client.delete("shop")
+    assert command.json("aside", "--requeue", "message 1", code=1)["error"]["kind"] == "UnknownName"
+    assert command.json("aside", "--requeue", "old.n", code=1)["error"]["kind"] == "NoQueue"
+    assert command.json("aside", "--delete", "old.n") == {"deleted": "old.n"}
+    assert command.json("aside", "--delete", "old.n", code=1)["error"]["kind"] == "UnknownName"
+    assert command("aside").out == "Nothing is set aside.\n"
+    assert command.json("audit") == {"clean": True, "findings": []}
+
+
+@pytest.mark.parametrize(("options", "warned"), [({}, True), ({"appendonly": "yes"}, False), ({"save": "60 1"}, False)])
+def test_check_warns_of_a_redis_that_keeps_nothing(options: dict[str, str], warned: bool) -> None:
+    with RedisServer(**options) as server:
+        said = _command(broker_url=f"redis+socket://{server.socket}")("check").out
+    assert ("warning  persistence: this Redis writes nothing to disk" in said) == warned

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from celery_limits import Limits
-from celery_limits.metrics.keys import GAUGES, KeyCollector
-from celery_limits.metrics.names import OTHER, LimitNames
+from celery_limits.metrics.collector import GAUGES, KeyCollector
+from celery_limits.metrics.labels import OTHER, LimitNames
 from celery_limits.metrics.prometheus import METRICS, PREFIX
 from tests.cli.command import Command
 from tests.cli.counter import Counter

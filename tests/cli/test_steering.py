@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from celery_limits import Limits
+from celery_limits import LimitError, Limits
 from celery_limits.store.outcomes import Admitted, Parked
 from tests.cli.command import Command
 from tests.cli.counter import Counter
@@ -23,8 +25,8 @@ def test_resize_lets_waiters_go_and_stays_until_reset(command: Command, counter:
 
 def test_resize_says_what_it_did(command: Command, counter: Counter) -> None:
     said = command("resize", "packers", "4").out
-    assert said == "packers: 4 instead of 1, until it is reset; 0 running, 0 waiting\n"
-    assert command("reset", "packers").out == "packers: as declared; 0 running, 0 waiting\n"
+    assert said == "packers: limit 4 instead of 1, until 'limits reset'; no slot held, 0 waiting\n"
+    assert command("reset", "packers").out == "packers: limit as declared; no slot held, 0 waiting\n"
 
 
 def test_resize_a_rate_keeps_its_burst_unless_told(command: Command, counter: Counter) -> None:
@@ -41,8 +43,8 @@ def test_resize_a_rate_keeps_its_burst_unless_told(command: Command, counter: Co
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("carrier-api", "5"), "'carrier-api' is a rate: write '5/s', '5/m' or '5/h'"),
-        (("carrier-api", "5/y"), "rate '5/y' can't be read: write '100/m'"),
+        (("carrier-api", "5"), "'carrier-api' is a rate: write '5/s', '5/m', '5/h', '5/d' or '5/w'"),
+        (("carrier-api", "5/y"), "rate '5/y' can't be read: write '10/s'"),
         (("packers", "5/m"), "'packers' is a limit of concurrency: its size is a whole number, not '5/m'"),
         (("packers", "9999999999"), "must be between 0 and 1000000000"),
         (("packers", "3", "--burst", "2"), "--burst is for rates"),
@@ -60,7 +62,7 @@ def test_resize_refuses_what_the_key_can_not_have(
 def test_pause_and_resume(command: Command, counter: Counter) -> None:
     assert command.json("pause", "packers")["paused"]
     assert isinstance(counter.bring("shop.pack", tenant=1, task_id="pack")[1], Parked)
-    assert "packers: resumed; 1 running, 0 waiting" in command("resume", "packers").out
+    assert "packers: resumed; 1 slot held, 0 waiting" in command("resume", "packers").out
     assert counter.limits.explain("pack").tickets[0].state == "granted"
 
 
@@ -105,7 +107,42 @@ def test_cancel_ends_one_that_waits(command: Command, counter: Counter) -> None:
     counter.bring("shop.pack", tenant=1, task_id="waits")
     assert command.json("cancel", "waits") == {"task_id": "waits", "ended": 1, "running": 0}
     assert counter.limits.status("packers").waiting == 0
-    assert "does not wait for a limit; if it is in a queue, it will not start" in command("cancel", "waits").out
+    assert (
+        "not waiting for a limit; if its message is still in a queue, the task will not start"
+        in command("cancel", "waits").out
+    )
     assert command.json("cancel", "runs") == {"task_id": "runs", "ended": 0, "running": 1}
-    assert "'celery control terminate SIGTERM runs' ends it" in command("cancel", "runs").out
+    assert "'celery control terminate SIGTERM runs' stops it" in command("cancel", "runs").out
     assert counter.limits.status("packers").running == 1
+
+
+@pytest.mark.parametrize("verb", [("pause",), ("resume",), ("reset",), ("resize", "5")])
+def test_a_pattern_is_refused_and_says_which_keys_it_matches(command: Command, counter: Counter, verb: Any) -> None:
+    """It would fit the template of a task, and be steered as a key of that very name."""
+    for tenant in range(7):
+        counter.bring("shop.ship", tenant=tenant)
+    name, *rest = verb
+    error = command.json(name, "tenant:*", *rest, code=1)["error"]
+    assert error["kind"] == "Pattern"
+    assert "'tenant:0', 'tenant:1'" in error["message"]
+    assert error["message"].endswith("and 2 more")
+    assert "no key matches it" in command(name, "tenant:9?", *rest, code=1).err
+    assert not counter.limits.store.status("tenant:*").known
+
+
+BAD = [
+    ("k", -1, 1),
+    ("k", 1.5, 1),
+    ("k", True, 1),
+    ("k", "fast", 1),
+    ("k", "1/y", 1),
+    ("k", "5/s", 0),
+    ("k", "5/s", "x"),
+]
+
+
+@pytest.mark.parametrize(("key", "size", "burst"), [*BAD, ("k", None, 1), ("", 5, 1), (None, 5, 1), ("a\nb", 5, 1)])
+def test_resize_with_bad_input_is_one_error(limits: Limits, key: Any, size: Any, burst: Any) -> None:
+    with pytest.raises(LimitError, match="resize "):
+        limits.resize(key, size, burst)
+    assert limits.store.keys() == []

@@ -56,7 +56,7 @@ def test_the_choice_stays_with_its_key_when_the_order_changes(board: Board) -> N
     _press(board, "down", "down")
     assert board.chosen is not None
     assert board.chosen.key == "warehouse"
-    for order in ("running", "oldest", "rate", "key", "waiting"):
+    for order in ("held", "oldest", "rate", "health", "key", "waiting"):
         _press(board, "s")
         assert (board.order, board.chosen.key) == (order, "warehouse")
     _press(board, "end", "page down")
@@ -90,9 +90,29 @@ def test_resize_asks_for_a_size_and_may_be_undone(board: Board) -> None:
     assert board.limits.status("packers").size is None
 
 
+@pytest.mark.parametrize(
+    ("key", "before", "burst", "other"), [("packers", 5, 1, "2"), ("carrier-api", "7/m", 3, "9/m")]
+)
+def test_undo_gives_back_the_size_before(board: Board, key: str, before: Any, burst: int, other: str) -> None:
+    """Which somebody may have set by hand; not the declared one."""
+    board.limits.resize(key, before, burst)
+    board.look()
+    while board.chosen is not None and board.chosen.key != key:
+        _press(board, "down")
+    _press(board, "r", *other, "enter")
+    assert board.limits.status(key).limit == (int(other) if other.isdecimal() else other)
+    _press(board, "u")
+    restored = board.limits.status(key)
+    assert (restored.limit, restored.burst or 1) == (before, burst)
+    assert board.said == f"{key}: {before} again"
+    _press(board, "u")
+    assert "nothing to undo" in board.said
+    assert board.limits.status(key).limit == before
+
+
 def test_cancel_one_that_waits_after_asking(board: Board) -> None:
     _press(board, "c")
-    assert board.said == "choose which, then press c"
+    assert board.said == "choose a task, then press c"
     assert [party.task_id for party in board.parties] == ["pack-0", "pack-1"]
     assert "waits 1" in _painted(board)
     _press(board, "down", "c")
@@ -100,10 +120,10 @@ def test_cancel_one_that_waits_after_asking(board: Board) -> None:
     _press(board, "n")
     assert board.limits.status("packers").waiting == 1
     _press(board, "c", "y")
-    assert board.said == "pack-1: ended"
+    assert board.said == "pack-1: cancelled"
     assert board.limits.status("packers").waiting == 0
     _press(board, "c", "y")
-    assert board.said == "pack-0: runs already, and runs on"
+    assert board.said == "pack-0: already running, and not stopped"
     _press(board, "escape")
     assert board.opened is None
 
@@ -191,7 +211,7 @@ def test_live_in_a_terminal(screen: pexpect.spawn[str], busy: Counter) -> None:
     screen.expect_exact("packers: 2; press u to undo it")
     assert limits.status("packers").size == 2
     screen.send("s")
-    screen.expect_exact("sorted by running")
+    screen.expect_exact("sorted by held")
     screen.send("\x1b[H\x1b[B\x1b[A\r")
     screen.expect_exact("esc back")
     screen.send("q")
@@ -208,7 +228,7 @@ def test_cancel_in_a_terminal_and_leave_by_ctrl_c(screen: pexpect.spawn[str], bu
     screen.send("c")
     screen.expect_exact("cancel shop.pack[pack-1]?")
     screen.send("y")
-    screen.expect_exact("pack-1: ended")
+    screen.expect_exact("pack-1: cancelled")
     assert busy.limits.status("packers").waiting == 0
     screen.sendintr()
     screen.expect(pexpect.EOF)
@@ -223,3 +243,13 @@ def test_the_terminal_is_as_before_at_the_end(command: Command, busy: Counter) -
     assert shown.exitstatus == 0
     assert text.count("\x1b[?1049h") == text.count("\x1b[?1049l") == 1, "the other screen, there and back"
     assert text.rstrip().endswith(("\x1b[?25h", "\x1b[?1049l")), "the cursor is shown again"
+
+
+def test_help_and_run(board: Board) -> None:
+    _press(board, "?")
+    assert "let the chosen waiter pass its limits now" in _painted(board)
+    _press(board, "q")
+    assert "let the chosen waiter" not in _painted(board), "q closes the help, and not the board"
+    _press(board, "enter", "down", "x", "y")
+    assert "pack-1: let through past packers" in _painted(board)
+    assert [(change.what, change.via) for change in board.limits.changes()] == [("run", "top")]

@@ -55,6 +55,30 @@ def test_all_is_well_when_it_is() -> None:
     assert findings["nothing is lost"].figures == "3 of 3 orders shipped"
 
 
+FIRST = "every tenant's first order gets a free dock"
+
+
+def test_a_first_order_that_waits_while_every_dock_goes_to_others_is_a_failure() -> None:
+    flood = [f"acme-{number}" for number in range(12)]
+    story = Story().send(*flood).tell("start", flood[0]).tell("start", flood[1]).tell("start", flood[2]).send("birch-1")
+    for ends, starts in zip(flood, flood[3:], strict=False):
+        story.tell("end", ends).tell("start", starts)
+    for ends in flood[-3:]:
+        story.tell("end", ends)
+    finding = story.run("birch-1").judge()[FIRST]
+    assert not finding.kept
+    assert "LATE: birch" in finding.figures
+
+
+def test_a_first_order_that_gets_the_first_free_dock_is_not_late() -> None:
+    flood = [f"acme-{number}" for number in range(4)]
+    story = Story().send(*flood).tell("start", flood[0]).tell("start", flood[1]).tell("start", flood[2]).send("birch-1")
+    story.tell("end", flood[0]).tell("start", flood[3]).run("birch-1")
+    for ends in flood[1:]:
+        story.tell("end", ends)
+    assert story.judge()[FIRST].kept
+
+
 def test_one_more_than_the_limit_is_a_failure() -> None:
     three = ("acme-1", "acme-2", "acme-3")
     findings = Story().send(*three).run(*three).judge()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from celery_limits.settings import Settings
+from celery_limits.app.settings import Settings
 from tests.docs.blocks import NOT_RUN, ROOT, RUN, Block, blocks_of, commands_of, file_of, pages
 
 LONGEST = 240.0

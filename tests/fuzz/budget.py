@@ -6,7 +6,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-__all__ = ["budget"]
+__all__ = ["batches_of", "budget"]
 
 _ASKED = os.environ.get("LIMITS_FUZZ_EXAMPLES")
 
@@ -19,3 +19,8 @@ def budget(examples: int) -> settings:
         database=None,
         suppress_health_check=list(HealthCheck),
     )
+
+
+def batches_of(batches: int) -> int:
+    """The same for what is sent in batches, of which each takes a second or so."""
+    return int(_ASKED) if _ASKED else batches

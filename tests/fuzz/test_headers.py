@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from kombu.message import Message
 
 from celery_limits import Concurrency, FloatingConcurrency, RateLimit
-from celery_limits.chain import ConcurrencyLink, FloatingLink
+from celery_limits.app.stamp import links_of
+from celery_limits.declare.chain import ConcurrencyLink, FloatingLink
 from celery_limits.errors import CorruptChain, LimitError
-from celery_limits.publish import links_of
-from celery_limits.wire import Header, read_header
+from celery_limits.message.header import Header, read_header
 from celery_limits.worker.plan import Plan, plan_of
 from tests.fuzz.budget import budget
 
@@ -157,6 +157,8 @@ def test_an_untrusted_header_only_lowers(header: Any) -> None:
     assert [(link.kind, link.key) for link in plan.links] == [(link.kind, link.key) for link in own]
     for ours, theirs in zip(own, plan.links, strict=True):
         if isinstance(ours, ConcurrencyLink) and isinstance(theirs, ConcurrencyLink):
+            assert isinstance(ours.limit, int)
+            assert isinstance(theirs.limit, int)
             assert ours.weight == theirs.weight <= theirs.limit <= ours.limit
             assert theirs.max_waiting is not None
             assert theirs.max_waiting <= 100

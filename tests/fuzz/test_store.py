@@ -22,7 +22,7 @@ from tests.redis_server import RedisServer
 from tests.store.actors import Clock, Worker, c, drain_time, f, r, record_of, sweep_all
 from tests.store.post import Post
 
-POLICY = Policy(lease=10, grant_timeout=5, forget=600, remember=3600, refresh_timeout=20)
+POLICY = Policy(lease=10, grant_timeout=5, place_ttl=600, revoke_ttl=3600, refresh_timeout=20)
 VICTIMS = ("waiting.1", "second.1", "granted.1", "away.1", "running.1", "ended.1")
 
 

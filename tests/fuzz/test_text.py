@@ -10,11 +10,12 @@ from celery.exceptions import ImproperlyConfigured
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from celery_limits.app.settings import Settings
+from celery_limits.app.store_url import store_url
+from celery_limits.declare.limits import Concurrency, RateLimit, parse_rate
+from celery_limits.declare.template import MAX_KEY_BYTES, Template
 from celery_limits.errors import DeclarationError, Refused
-from celery_limits.limits import Concurrency, RateLimit, parse_rate
-from celery_limits.location import masked, store_url
-from celery_limits.settings import Settings
-from celery_limits.template import MAX_KEY_BYTES, Template
+from celery_limits.secret import SecretUrl, masked
 from tests.fuzz.budget import budget
 
 SECRET = "Zs3cr3tZ"
@@ -36,10 +37,10 @@ def test_a_url_never_shows_its_password(scheme: str, user: str, around: str, res
 def test_a_url_is_one_of_a_redis_or_says_what_to_set(scheme: str, rest: str) -> None:
     app = Celery("fuzz", set_as_current=False)
     try:
-        url = store_url(app, f"{scheme}://{rest}")
+        url = store_url(app, SecretUrl(f"{scheme}://{rest}"))
     except ImproperlyConfigured:
         return
-    assert url.split("://")[0] in ("redis", "rediss", "unix")
+    assert url.get_secret_value().split("://")[0] in ("redis", "rediss", "unix")
 
 
 @budget(500)

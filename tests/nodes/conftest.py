@@ -128,7 +128,7 @@ def lease() -> float:
 @pytest.fixture
 def default_worker_app(default_worker_app: Any, lease: float) -> Any:
     default_worker_app.conf.update(
-        worker_prefetch_multiplier=1, limits_lease=lease, limits_forget=2.0, limits_remember=2.0
+        worker_prefetch_multiplier=1, limits_lease=lease, limits_place_ttl=2.0, limits_revoke_ttl=2.0
     )
     return default_worker_app
 

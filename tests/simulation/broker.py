@@ -24,9 +24,11 @@ class Delivery:
     field: str = ""
     arrival: int = 0
     new: bool = False
-    """It never came out of the store."""
-    back: bool = False
-    """Its body has asked that it goes back."""
+    """It never came out of the store, by what its header says."""
+    body: tuple[str, int] | None = None
+    """While it runs: for which life of its worker, and under which fence."""
+    settled: bool = False
+    """It is acknowledged, or rejected."""
 
 
 class Copy(NamedTuple):

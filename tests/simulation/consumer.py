@@ -1,21 +1,22 @@
-"""A virtual worker's channel to our own transport, call by call as in `celery_limits.transport` (channel and debts).
+"""A virtual worker's channel to our own transport, call by call as in `celery_limits.transport`.
 
 One thread fetches as far as there is prefetch room, with the acknowledgements of the last turn on its back, and sleeps
-on the queue's bell when there is nothing. What it could not tell the store it owes, and pays before the next fetch.
+on the queue's bell when there is nothing. What it could not tell the store it owes, and pays before the next fetch. The
+product's hand-off sees it as a `worker.port.ChannelLike`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery_limits.store.outcomes import Handed, Release, Released
-from celery_limits.transport.acks import Acks
-from celery_limits.transport.courier import number_of
+from celery_limits.transport.ack_buffer import Acks
+from celery_limits.transport.delivery import Taking
+from celery_limits.transport.queue_scripts import number_of
 from tests.store.actors import SECOND
 from tests.store.model import Worker
-from tests.store.post import Fetched, arrival_in, ticket_in
+from tests.store.post import QUEUE, Fetched, arrival_in, is_unmoved, ticket_in
 
 from .broker import Delivery
 from .schedule import Call, Idle, Steps, Unreachable
@@ -23,7 +24,7 @@ from .schedule import Call, Idle, Steps, Unreachable
 if TYPE_CHECKING:
     from .worker import VirtualWorker
 
-__all__ = ["Consumer", "Ride"]
+__all__ = ["Consumer"]
 
 WATCH = 10 * SECOND
 LOOK = SECOND // 2
@@ -38,8 +39,8 @@ class _Unsure(NamedTuple):
 
 
 class Consumer:
-    def __init__(self, worker: VirtualWorker, prefetch: int) -> None:
-        self.worker, self.prefetch = worker, prefetch
+    def __init__(self, worker: VirtualWorker) -> None:
+        self.worker = worker
         self.story, self.referee = worker.story, worker.referee
         self.deliveries: dict[str, Delivery] = {}
         """What the channel has delivered and is not acknowledged."""
@@ -50,7 +51,9 @@ class Consumer:
         """Its connection is gone, and it does not know yet."""
         self.thread = worker.schedule.start(self._consume(), worker.process)
         self._telling: list[str] = []
-        """Acknowledgements that are under way by themselves or with a release."""
+        """Acknowledgements that are under way by themselves."""
+        self._away = False
+        """The worker closes it, and starts again."""
         self._marks = 1
         self._rides = 0
         self._turn = False
@@ -70,11 +73,11 @@ class Consumer:
     @property
     def _listens(self) -> bool:
         """One that has no place leaves what comes to those who have, and looks when it has one, or once in a while."""
-        return self._room() > 0 and bool(self.worker.good_until) and self.worker.has_place
+        return self._room() > 0 and self.worker.lease.was_taken and self.worker.has_place
 
     def _room(self) -> int:
         waiting_for_their_time = sum(d.message.eta is not None for d in self.deliveries.values())
-        return self.prefetch + waiting_for_their_time - len(self.deliveries)
+        return self.worker.qos.value + waiting_for_their_time - len(self.deliveries)
 
     # -- the thread -----------------------------------------------------------------------------------------
 
@@ -84,12 +87,13 @@ class Consumer:
             try:
                 if self.broken:
                     self._cut_off()
-                if self.rung and worker.good_until and self._room() > 0:
+                if self.rung and worker.lease.was_taken and self._room() > 0:
                     self.rung = bool((yield from self._fetch()))
                     continue
                 yield from self.flush()
             except Unreachable:
                 yield from self._reconnect()
+                continue
             asleep = self._listens
             if asleep:
                 story.sleeping(self)
@@ -126,7 +130,7 @@ class Consumer:
         self._fetched_as = life.name
         for one in fetched:
             if (delivery := self._arrives(one)) is not None:
-                worker.receive(delivery)
+                worker.call_soon(worker.receive, delivery)
         return len(fetched)
 
     def _arrives(self, one: Fetched) -> Delivery | None:
@@ -134,39 +138,51 @@ class Consumer:
         worker = self.worker
         message = self.referee.world.messages[ticket_in(one.text)]
         if worker.leaving:
-            self._give_back([one.field])
+            self.give_back([one.field], "front")
             return None
-        delivery = Delivery(message, worker.broker.number(), one.field, arrival_in(one.text))
+        new = is_unmoved(one.text)
+        delivery = Delivery(message, worker.broker.number(), one.field, arrival_in(one.text), new)
         self.deliveries[one.field] = delivery
         worker.in_hand[delivery] = None
         return delivery
 
     # -- along with a release -------------------------------------------------------------------------------
 
-    def taking(self) -> str:
-        """The mark, used once, for whoever a release hands over; '' where there is no room for it."""
+    def taking(self) -> Taking | None:
+        """The mark, used once, for what a release hands off; None where there is no room for it."""
         self._rides += 1
-        return f"{self.worker.name}-r{self._rides}" if self._room() > 0 else ""
+        return Taking(f"{self.worker.name}-r{self._rides}", [QUEUE], []) if self._room() > 0 else None
 
-    def take_over(self, life: Worker, handed: Handed) -> Delivery | None:
-        self._fetched_as = life.name
-        return self._arrives(Fetched(handed.delivery[0].decode(), handed.delivery[2]))
+    def take_over(self, taking: Taking, worker: str, handed: Sequence[Any]) -> None:
+        """In the event loop. Celery may drop what it is given, or let it wait."""
+        self._fetched_as = worker
+        delivery = self._arrives(Fetched(handed[0].decode(), handed[2]))
+        if delivery is None:
+            return
+        received, message = self.story.reception(delivery.message), delivery.message
+        if received == "begins":
+            self.worker.receive(delivery)
+        elif received == "waits":
+            self.worker.call_after(self.story.duration(), self.worker.receive, delivery)
+        else:
+            self.worker.say(f"drops {message.ticket}, which was handed off")
+            message.fate = message.fate or "dropped"
+            self.worker.acknowledge(delivery)
+
+    def lose_sight_of(self, taking: Taking, worker: str) -> None:
+        self.lose_sight(self.referee.world.workers[worker], taking.mark)
+        self.wake()
 
     # -- done with, or not ----------------------------------------------------------------------------------
 
-    def was_acknowledged(self, delivery: Delivery) -> None:
-        """By the script that parked it; and what comes next may have to wait for the same."""
-        self.deliveries.pop(delivery.field, None)
+    def sift(self) -> None:
+        """What comes next may have to wait for the same."""
         self._sift_until = self.worker.local_time + SIFTING
-        self.wake()
-
-    def will_acknowledge(self, delivery: Delivery) -> None:
-        """With the next release, or whatever else is told."""
-        self.deliveries.pop(delivery.field, None)
-        self.acks.add([delivery.field])
 
     def acknowledge(self, delivery: Delivery) -> None:
-        self.will_acknowledge(delivery)
+        self.deliveries.pop(delivery.field, None)
+        if not self.acks.is_done(delivery.field):
+            self.acks.add([delivery.field])
         self.wake()
 
     def flush(self) -> Steps:
@@ -181,12 +197,6 @@ class Consumer:
                 self.told(fields)
             self.acks.were_told(fields)
 
-    def tell(self) -> list[str]:
-        """What is due, for whoever takes it along."""
-        fields = self.acks.take()
-        self._telling += fields
-        return fields
-
     def told(self, fields: Iterable[str]) -> None:
         """Or not: it is no longer under way."""
         self._telling = [field for field in self._telling if field not in fields]
@@ -194,37 +204,39 @@ class Consumer:
     def _acknowledge(self, life: Worker, told: tuple[str, ...]) -> Steps:
         yield Call(f"acknowledge({life.name}, {','.join(told)})", lambda: self.referee.done_with(life, told))
 
-    def put_back(self, delivery: Delivery) -> Steps:
+    def put_back(self, delivery: Delivery) -> None:
         """To the end of its queue: rejected."""
-        self.deliveries.pop(delivery.field, None)
-        self._owes(self.worker.life)
-        self._owed_back[delivery.field] = "end"
-        yield from self.try_to_pay()
+        self.give_back([delivery.field], "end")
 
-    def _give_back(self, fields: Sequence[str]) -> None:
+    def give_back(self, fields: list[str], where: str) -> None:
         self.acks.were_told(fields)
         self._owes(self.worker.life)
-        self._owed_back.update(dict.fromkeys(fields, "front"))
+        self._owed_back.update(dict.fromkeys(fields, where))
+        for field in fields:
+            self.deliveries.pop(field, None)
+        self.worker.schedule.start(self.try_to_confirm(), self.worker.process)
 
     def _reconnect(self) -> Steps:
         """The connection is gone: what runs goes on, what was only buffered goes back."""
         self.worker.say("has lost its connection")
-        self.drop_buffered()
+        self._away = True
+        self.worker.call_soon(self.worker.reconnect)
+        while self._away and not self.worker.leaving:
+            yield Idle(SECOND)
         self._owes(self.worker.life)
         self._owe_acks()
-        yield from self.try_to_pay()
+        yield from self.try_to_confirm()
 
-    def drop_buffered(self) -> None:
-        dropped = self.worker.forget_buffered()
-        self._give_back([delivery.field for delivery in dropped])
-        for delivery in dropped:
-            self.deliveries.pop(delivery.field, None)
+    def is_back(self) -> None:
+        self._away = False
+        self.rung = True
+        self.wake()
 
     def _cut_off(self) -> None:
         self._fetched_as, self.broken = "", False
         raise Unreachable
 
-    # -- debts ----------------------------------------------------------------------------------------------
+    # -- unconfirmed ----------------------------------------------------------------------------------------------
 
     def lose_sight(self, life: Worker, mark: str) -> None:
         if not self._owes(life):
@@ -291,7 +303,8 @@ class Consumer:
         unknown = [
             field
             for field in fields
-            if (unsure := self._unsure.get(field.partition(".")[2])) is not None and field not in unsure.known
+            if (unsure := self._unsure.get(field.partition(".")[2])) is not None
+            and field not in unsure.known | self._owed_acks
         ]
         if unknown:
             yield from self._requeue(life, unknown, "front")
@@ -303,7 +316,7 @@ class Consumer:
         what = f"requeue({life.name}, {where}, {','.join(fields)})"
         yield Call(what, lambda: self.referee.requeue(life, fields, where))
 
-    def try_to_pay(self) -> Steps:
+    def try_to_confirm(self) -> Steps:
         try:
             yield from self.pay()
         except Unreachable:
@@ -313,25 +326,4 @@ class Consumer:
         """What is done is said, if that can be; what is not goes back when the worker leaves the store."""
         self._owes(self.worker.life)
         self._owe_acks()
-        yield from self.try_to_pay()
-
-
-class Ride:
-    """What goes along with a release: the acknowledgements that are due, and the wish for the next message."""
-
-    def __init__(self, consumer: Consumer, *, wanted: bool, acks: bool) -> None:
-        self._consumer = consumer
-        self._fields = consumer.tell() if acks else []
-        self.acked = tuple(consumer.acks.as_told(self._fields))
-        self.mark = consumer.taking() if wanted else ""
-
-    def arrives(self, life: Worker, told: Release | None) -> None:
-        """Or does not: then nothing of it has happened; or all of it has, and the answer was lost."""
-        consumer = self._consumer
-        consumer.told(self._fields)
-        if isinstance(told, Released):
-            return consumer.acks.were_told(self._fields)
-        consumer.acks.add(self._fields)
-        if self.mark:
-            consumer.lose_sight(life, self.mark)
-        return consumer.wake()
+        yield from self.try_to_confirm()

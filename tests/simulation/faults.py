@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tests.store.actors import SECOND
 from tests.store.model import POLICY
 
+from .pools import Job, ProcessPool
 from .schedule import Call, Process, Steps, Thread, Unreachable
 from .worker import VirtualWorker
 
@@ -30,12 +31,14 @@ class Faults:
         self.story, self.dice = story, story.dice
         self.unconfirmed = 0.0
         """The share of messages that the broker takes, or not, without saying so."""
+        self.unstored = 0.0
+        """The share of results that can't be stored."""
         self.prompt = True
         """Store and broker answer at once or not at all, so that a lease is renewed whenever it can be."""
         self.skewed = self.dice.random() < 0.3
         self.person = Process("a person")
         self.stopped = False
-        self._ambushes = 0
+        self._ambushes = self._lingers = self._revokes = 0
         self._threads: list[Thread] = []
         self.struck: Counter[str] = Counter()
 
@@ -51,6 +54,7 @@ class Faults:
         weather.late = dice.choice((0.0, 0.5))
         weather.slow = dice.choice((0.0, 0.0, 0.05))
         self.unconfirmed = dice.choice((0.0, 0.0, 0.2))
+        self.unstored = dice.choice((0.0, 0.0, 0.3))
         self.prompt = not (weather.slow or self.unconfirmed)
         kinds = dice.sample(self.kinds(), dice.choice((0, 1, 2, 3, 4)))
         for kind in kinds:
@@ -59,18 +63,10 @@ class Faults:
 
     def kinds(self) -> list[Callable[[], None]]:
         return [
-            *(
-                self.crash,
-                self.crash,
-                self.crash_all,
-                self.kill_body,
-                self.stand_still,
-                self.stand_still,
-                self.cut_off,
-                self.outage,
-            ),
-            *(self.ambush, self.ambush),
-            *(self.leave, self.deliver_again, self.broker_restart, self.leap, self.reconnect),
+            *(self.crash, self.crash, self.crash_all, self.kill_body, self.time_limit),
+            *(self.stand_still, self.stand_still, self.cut_off, self.outage),
+            *(self.ambush, self.ambush, self.linger, self.reconnect, self.reconnect, self.revoke, self.revoke_asking),
+            *(self.leave, self.deliver_again, self.broker_restart, self.leap),
             *(self.cancel, self.cancel, self.resize, self.resize, self.pause),
         ]
 
@@ -101,9 +97,11 @@ class Faults:
 
     # -- the kinds ------------------------------------------------------------------------------------------
 
-    def _somebody(self) -> VirtualWorker | None:
+    def _somebody(self, *, busy: bool = False) -> VirtualWorker | None:
+        """`busy`: rather one that runs something than another."""
         alive = [w for w in self.story.workers if w.process.alive]
-        return self.dice.choice(alive) if alive else None
+        running = [w for w in alive if w.bodies] if busy else []
+        return self.dice.choice(running or alive) if alive else None
 
     def _say(self, what: str) -> None:
         self.story.schedule.say("** fault **", what)
@@ -131,7 +129,28 @@ class Faults:
         """The next worker that is handed something dies of it: before it hears, as it begins, or a little later."""
         self._ambushes += 1
 
+    def linger(self) -> None:
+        """The next answer that hands something off is slow."""
+        self._lingers += 1
+
+    def revoke_asking(self) -> None:
+        """The next task that a thread asks for is revoked and terminated meanwhile."""
+        self._revokes += 1
+
+    def asks_in_thread(self, job: Job) -> None:
+        if self._revokes and not self.stopped:
+            self._revokes -= 1
+            self.story.schedule.after(self.dice.choice((0.0002, 0.001)), self._terminate, job)
+
+    def _terminate(self, job: Job) -> None:
+        if not job.begun:
+            self._say(f"{job} is revoked")
+            job.request.delivery.message.excused = job.request.terminated = True
+
     def was_handed(self, life: str) -> None:
+        if self._lingers and not self.stopped:
+            self._lingers -= 1
+            self.story.schedule.lingers = True
         found = [w for w in self.story.workers if w.life.name == life and w.process.alive]
         if self._ambushes and not self.stopped and found:
             self._ambushes -= 1
@@ -146,13 +165,37 @@ class Faults:
             self.crash(worker)
 
     def kill_body(self) -> None:
+        """Or a process that has just been given one."""
+        if found := self._job():
+            found[0].kill(found[1])
+
+    def _job(self) -> tuple[ProcessPool, Job] | None:
         worker = self._somebody()
-        if worker and worker.bodies and worker.habits.forked:
-            worker.end_body(self.dice.choice(list(worker.bodies)))
+        if worker and isinstance(worker.pool, ProcessPool) and worker.pool.jobs:
+            return worker.pool, self.dice.choice(list(worker.pool.jobs))
+        return None
+
+    def time_limit(self) -> None:
+        if found := self._job():
+            pool, job = found
+            pool.worker.call_soon(pool.time_out, job)
+
+    def revoke(self) -> None:
+        """The worker that has a task is told to revoke and terminate it, and the store is not, which may be away."""
+        worker = self._somebody()
+        if not worker or not worker.in_hand:
+            return
+        message = self.dice.choice(list(worker.in_hand)).message
+        self._say(f"{worker.name} is told to revoke {message.task}")
+        message.excused = True
+        worker.revoked.add(message.task)
+        for job in worker.pool.jobs:
+            if job.request.delivery.message is message and not job.begun:
+                job.request.terminated = True
 
     def stand_still(self) -> None:
         """A stopped process, or a machine that swaps: nothing of it moves, and then all goes on as if nothing was."""
-        worker = self._somebody()
+        worker = self._somebody(busy=True)
         if worker:
             seconds = self.dice.choice((0.5, 3.0, 1.5 * POLICY.lease, 3 * POLICY.lease))
             self._say(f"{worker.name} stands still for {seconds} s")
@@ -160,7 +203,7 @@ class Faults:
             worker.ever_stopped = True
 
     def cut_off(self) -> None:
-        worker = self._somebody()
+        worker = self._somebody(busy=True)
         if worker:
             seconds = self.dice.choice((0.5, 3.0, 1.5 * POLICY.lease, 3 * POLICY.lease))
             self._say(f"{worker.name} does not reach the store for {seconds} s")
@@ -172,7 +215,7 @@ class Faults:
         self.story.schedule.weather.outage_until = self.story.schedule.now + round(seconds * SECOND)
 
     def leave(self) -> None:
-        worker = self._somebody()
+        worker = self._somebody(busy=True)
         if worker and not worker.leaving:
             self._say(f"{worker.name} is told to leave")
             worker.leave()
@@ -187,21 +230,21 @@ class Faults:
     def reconnect(self) -> None:
         worker = self._somebody()
         if worker:
-            self._say(f"{worker.name} loses its connection to our transport")
-            worker.consumer.broken = True
-            worker.consumer.wake()
+            self._say(f"{worker.name} loses its connection")
+            worker.lose_connection()
 
     def broker_restart(self) -> None:
         self._say("the broker loses every connection")
         self.story.broker.hang_up()
         for worker in self.story.workers:
-            worker.lost_broker()
+            worker.lose_connection()
 
     def leap(self) -> None:
-        """Another machine becomes the store, and its clock is ahead."""
-        seconds = self.dice.choice((0.5, 10.0, 700.0))
-        self._say(f"the clock of the store leaps by {seconds} s")
+        """Another machine becomes the store, and its clock is ahead, or behind."""
+        seconds = self.dice.choice((0.5, 10.0, 700.0, -0.5, -10.0, -700.0))
+        self._say(f"the clock of the store's server leaps by {seconds} s")
         self.story.schedule.leap += round(seconds * SECOND)
+        self.story.clock.pass_(seconds)
 
     # -- what people do -------------------------------------------------------------------------------------
 
@@ -219,7 +262,7 @@ class Faults:
 
     def resize(self) -> None:
         key, size = self.dice.choice(self.story.keys), self.dice.choice((None, 0, 1, 2, 3))
-        rate = f"{size}/s" if key == "r" and size is not None else None
+        rate = f"{size}/s" if key in "rs" and size is not None else None
         burst = max(1, (size or 0) - 1)
         self._person(f"resize({key}, {rate or size})", lambda: self.story.referee.resize(key, rate or size, burst))
 

@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery_limits.store.outcomes import Admission, Admitted, Aftermath, Beat, Claimed, Release, Released, Swept
-from celery_limits.transport.courier import number_of
+from celery_limits.transport.queue_scripts import number_of
 from tests.store.model import Errand, Message, Request, Worker, World
 from tests.store.model_checks import RECOVERING, Op, no_room_beside_a_waiter
 from tests.store.model_play import LEASE, Play
 from tests.store.model_view import View
 from tests.store.post import Fetched, ticket_in
 
-from .broker import Delivery
 from .trip import BELL, CALL, SeenReader, Stage
 
 __all__ = ["Referee"]
@@ -43,16 +42,18 @@ class Referee(Play):
         self.caller, self.reader = stage.caller, stage.reader
         self.world = SimulatedWorld(stage.clock)
         self.world.elsewhere = elsewhere
-        self.put: set[int] = set()
+        self.put: set[str] = set()
         self.released: set[tuple[str, str, int]] = set()
+        self.true_time: Callable[[], int] = lambda: self.clock.now
         self.on_dead: Callable[[str], None] = lambda _: None
         self.on_handed: Callable[[str], None] = lambda _: None
+        self.on_released: Callable[[Message, str, int], None] = lambda *_: None
 
     def after(self, verb: str, after: Aftermath | None = None, **about: Any) -> None:
         """Where nothing has changed, only what time alone can break is looked at."""
         before, post = self.view, self.reader.read()
         if post is before:
-            op = Op(verb, self.clock.now, **about)
+            op = Op(verb, self.clock.now, ahead=self.clock.now - self.clock.server, **about)
             no_room_beside_a_waiter(self.world, op.now, post, swept=op.complete)
             if after is not None:
                 self.asked(after, op)
@@ -63,7 +64,7 @@ class Referee(Play):
         super().after(verb, after, **about)
         for ticket in post.tickets.keys() - before.tickets.keys():
             eta = self.world.messages[ticket].eta
-            assert eta is None or eta <= self.clock.now, f"{ticket} is met before its eta"
+            assert eta is None or eta <= self.true_time(), f"{ticket} is met before its eta"
         if verb in RECOVERING:
             self._given_back(before, post)
 
@@ -78,24 +79,28 @@ class Referee(Play):
             message.excused = True
         super().publish(message)
 
-    def admit(self, message: Message, worker: Worker, delivery: Delivery, *, full: bool) -> Admission:
-        fate, number = message.fate, delivery.number
-        if number in self.put and message.ticket not in self.view.tickets:
+    def admit(
+        self, message: Message, worker: Worker, delivery: str, *, full: bool, field: str, arrival: int, new: bool
+    ) -> Admission:
+        fate = message.fate
+        if delivery in self.put and message.ticket not in self.view.tickets:
             message.excused = True  # its answer was lost, and by now the store has seen the ticket's end
-        self.put.add(number)
+        if full:
+            self.put.add(delivery)
         if worker.crashed and not message.late and not self.world.copies(message, self.view):
             message.fate = fate or "lost"  # should it be admitted: the store keeps no copy, and its worker is no more
-        name, field, arrival = f"{worker.name}/{number}", delivery.field, delivery.arrival
         outcome = self.deliver(
             message,
             worker,
             source="worker",
-            delivery=name,
+            delivery=delivery,
             full=full,
             field=field,
             arrival=arrival,
-            new=delivery.new,
+            new=new,
         )
+        if isinstance(outcome, Admitted):
+            self.put.add(delivery)
         if not isinstance(outcome, Admitted):
             message.fate = fate  # it ends when the worker, which may yet die, has told so
         return outcome
@@ -110,6 +115,7 @@ class Referee(Play):
             if isinstance(outcome, Released):
                 assert admission not in self.released, f"{admission} is released twice"
                 self.released.add(admission)
+                self.on_released(message, worker.name, fence)
                 self._dropped(worker, acked)
             else:
                 message.excused = True
@@ -138,7 +144,7 @@ class Referee(Play):
 
     def _idle_sweep(self, worker: Worker | None) -> list[Any] | None:
         """The answer to a sweep that finds nothing to do; None where it may find something."""
-        now, world, view = self.clock.now + 1, self.world, self.view
+        now, world, view = self.clock.next, self.world, self.view
         lapses = [w.beaten + LEASE for w in world.workers.values() if w.leased]
         if not lapses or min(lapses) <= now:
             return None
@@ -148,18 +154,18 @@ class Referee(Play):
         grace = world.grace_from(now, heard=worker is not None and worker.leased)
         soonest = min(rings, max(min(lapses), grace))
         outbox = sum(when <= now for when in view.outbox.values())
-        return [b"swept", [], 0, outbox, b"%.0f" % soonest, [], b"%d" % now]
+        return [b"swept", [], 0, outbox, b"%.0f" % soonest, [], b"%d" % now, []]
 
     def claim(self, count: int, again: Sequence[Claimed] = ()) -> list[Errand]:
-        if not again and all(when > self.clock.now + 1 for when in self.view.outbox.values()):
+        if not again and all(when > self.clock.next for when in self.view.outbox.values()):
             self.caller.foretold = [b"claimed", []]
         return super().claim(count, again)
 
-    def renew(self, worker: Worker) -> Beat:
-        """The first one takes the lease, the others only renew it; with a look only where there is something new."""
+    def renew(self, worker: Worker, *, renew: bool) -> Beat:
+        """With a look only where there is something new."""
         if worker.leased:
             self.caller.foretold = [b"renewed", b""]
-        return self.beat(worker, look=not worker.leased, renew=bool(worker.beaten))
+        return self.beat(worker, look=not worker.leased, renew=renew)
 
     def deliver_all(
         self, worker: Worker, room: int, flags: str, acked: Sequence[str], mark: str
@@ -185,7 +191,7 @@ class Referee(Play):
             message.fate = message.fate or ("" if left else "lost")
 
     def fetched_by(self, worker: Worker) -> list[str]:
-        """What `Courier.fetched_by` says, from the last look."""
+        """What `QueueScripts.fetched_by` says, from the last look."""
         return sorted(self.view.unacked.get(worker.name, ()), key=number_of)
 
     def held_by(self, worker: Worker) -> dict[str, int]:

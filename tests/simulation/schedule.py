@@ -22,7 +22,7 @@ LATEST = 4
 """Seconds after which a request that was thought to be lost arrives at the latest."""
 
 ATTEMPTS = 3
-"""How often a call is sent when its connection breaks, as in `celery_limits.store.caller`."""
+"""How often a call is sent when its connection breaks, as in `celery_limits.store.script_runner`."""
 
 
 class Unreachable(Exception):
@@ -65,6 +65,7 @@ class Process:
     cut_until: int = 0
     """Until when it does not reach the store."""
     parent: Process | None = None
+    pid: int = 0
 
     @property
     def cut(self) -> int:
@@ -98,7 +99,7 @@ class Thread:
 
 
 class Schedule:
-    """`now` is true time; the store's clock is ahead of it by `leap`."""
+    """`now` is true time; the clock of the store's server is ahead of it by `leap`, or behind."""
 
     def __init__(self, seed: int, clock: Clock, trace: Callable[[str], None] | None) -> None:
         self.dice = random.Random(seed)
@@ -109,6 +110,10 @@ class Schedule:
         self.calls = self.unanswered = 0
         self.late = 0
         """Requests that are still under way, though nobody waits for an answer."""
+        self.lingers = False
+        """Whether the answer that is made now is slow."""
+        self.current: Thread | None = None
+        """Whose turn it is."""
         self.looked: Callable[[], None] = lambda: None
         self._trace = trace
         self.traced = trace is not None
@@ -167,6 +172,7 @@ class Schedule:
             self.at(process.stopped_until, self._resume, thread, turn, answer)
             return
         thread.idle = False
+        self.current = thread
         try:
             if isinstance(answer, Unreachable):
                 step = thread.steps.throw(answer)
@@ -191,6 +197,10 @@ class Schedule:
             return dice.randrange(100 * MILLISECOND, 2 * SECOND)
         return dice.randrange(100, 2 * MILLISECOND)
 
+    def _linger(self) -> int:
+        lingers, self.lingers = self.lingers, False
+        return self.dice.randrange(SECOND // 2, 2 * SECOND) if lingers else 0
+
     def _send(self, thread: Thread, turn: int, call: Call, attempt: int) -> None:
         self.at(self.now + self._delay(), self._arrive, thread, turn, call, attempt)
 
@@ -209,15 +219,16 @@ class Schedule:
         answer = self._execute(call, process, " (its sender is dead)" if dead else "")
         if self.dice.random() < weather.lost_answer:
             return self._unanswered(thread, turn, call, attempt)
-        return self.at(self.now + self._delay(), self._resume, thread, turn, answer)
+        return self.at(self.now + self._delay() + self._linger(), self._resume, thread, turn, answer)
 
     def _arrive_late(self, call: Call, process: Process) -> None:
         self.late -= 1
         self._execute(call, process, " (too late)")
 
     def _execute(self, call: Call, process: Process, how: str) -> Any:
-        self.clock.now = max(self.clock.now, self.now + self.leap)
+        self.clock.server = max(self.clock.server, self.now + self.leap)
         self.calls += 1
+        self.current = None
         answer = call.run()
         self.looked()
         if self.traced:

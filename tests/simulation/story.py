@@ -6,18 +6,21 @@ While there are faults, every guarantee is checked after every call. When they s
 
 from __future__ import annotations
 
+import logging
+import random
 import traceback
 from collections.abc import Callable
 
-from celery_limits.chain import Link
+from celery_limits.declare.chain import ConcurrencyLink, Link
 from celery_limits.store.audit import audit, leftovers
 from tests.store.actors import SECOND, c, drain_time, f, r
-from tests.store.model import Errand, Floating, Message, Worker
+from tests.store.model import Errand, Floating, Message
 
-from .bodies import Bodies
 from .broker import Broker
 from .consumer import Consumer
 from .faults import Faults
+from .fibers import abandon_all
+from .pools import Pool, ProcessPool
 from .referee import Referee
 from .schedule import Call, Schedule, Sleep, Steps, Thread, Unreachable
 from .trip import BELL, CALL, Stage
@@ -29,7 +32,10 @@ LINKS: dict[str, tuple[Link, ...]] = {
     "a": (c("a", 1), c("a", 1), c("a", 2), c("a", 1, on_full="discard"), c("a", 1, max_waiting=1)),
     "b": (c("b", 2), c("b", 2, weight=2), c("b", 3, weight=2), c("b", 2, max_waiting=2)),
     "f": (f("f", 1, every=5), f("f", 2, every=5), f("f", 2, every=5, weight=2)),
+    "g": (c("g", 2, group="x"), c("g", 2, group="y"), c("g", 2, group="y", share=3.0), c("g", 3, group="z", weight=2)),
+    "p": tuple(ConcurrencyLink(key="p", limit="workers", group=group) for group in ("x", "y", None)),
     "r": (r("r", "2/s"), r("r", "2/s", 2), r("r", "2/s", 2, cost=2)),
+    "s": (r("s", "2/s", group="x"), r("s", "2/s", 2, group="y", share=2.0), r("s", "2/s", 2, cost=2, group="z")),
     "z": (c("z", 1), c("z", 2), c("z", 1, max_waiting=3)),
 }
 """All chains take their keys in this order, so that no story ends in a deadlock; deadlocks have tests of their own."""
@@ -51,11 +57,15 @@ class Story:
         stage.clear()
         self.seed, self.store, self.clock = seed, stage.store, stage.clock
         self.schedule = Schedule(seed, self.clock, trace)
+        self._order = random.Random(f"order of {seed}")
+        self.crosswise = self._order.random() < 0.2
+        """Whether messages take their keys in any order, so that they may wait for each other."""
         self.schedule.looked = self.looked
         self.dice = self.schedule.dice
         self.broker = Broker()
         self.referee = Referee(stage, self._elsewhere)
         self.referee.on_dead = self._declared_dead
+        self.referee.true_time = lambda: self.schedule.now
         self.referee.world.floating["f"] = Floating()
         self.workers: list[VirtualWorker] = []
         self.healed = self.closing = False
@@ -69,16 +79,21 @@ class Story:
         self.keys = sorted(keys)
         self.faults = Faults(self)
         self.referee.on_handed = self.faults.was_handed
+        self.referee.on_released = self._was_released
 
     # -- the whole of it ------------------------------------------------------------------------------------
 
     def tell(self) -> None:
+        logging.disable(logging.CRITICAL)
         try:
             self._tell()
         except Exception as error:  # a script that fails, say: nothing may
             line = traceback.extract_tb(error.__traceback__)[-1].line
             what = str(error) or line if isinstance(error, AssertionError) else repr(error)
             raise Violation(f"seed {self.seed}: {what}") from error
+        finally:
+            abandon_all()
+            logging.disable(logging.NOTSET)
 
     def _tell(self) -> None:
         dice, schedule = self.dice, self.schedule
@@ -109,7 +124,13 @@ class Story:
         return [m for m in self.referee.world.messages.values() if not m.fate]
 
     def _open_told(self) -> str:
-        return "; ".join(f"{m}: {self.referee.view.tickets.get(m.ticket)}" for m in self._open())
+        """What is open; or, where every message has ended, what somebody still has of one."""
+        view = self.referee.view
+        open_ = [f"{m}: {view.tickets.get(m.ticket)}" for m in self._open()]
+        hands = [f"{w} has {d.message} in hand" for w in self.workers for d in w.in_hand]
+        with_broker = [f"{w} has not acknowledged {d.message}" for d, w in self.broker.unacknowledged.values()]
+        kept = [f"{t}: {r}" for t, r in view.tickets.items() if r.state not in ("away", "finished") or r.kept]
+        return "; ".join([*open_, *hands, *with_broker, *kept])
 
     def _at_rest(self) -> bool:
         """Nothing of any message is anywhere but in memories that time will take."""
@@ -132,7 +153,7 @@ class Story:
         for key in {*world.sizes, *world.rates, *world.paused}:
             self.store.reset(key)
             self.store.resume(key)
-        self.clock.now = max(self.clock.now, self.schedule.now + self.schedule.leap)
+        self.clock.server = max(self.clock.server, self.schedule.now + self.schedule.leap)
         drain_time(self.store, self.clock)
         if self._stage.is_empty():
             return
@@ -149,10 +170,10 @@ class Story:
             places=dice.choice((1, 2, 3)),
             prefetch=dice.choice((1, 2, 4, 8)),
             forked=dice.random() < 0.6,
+            parent_releases=dice.random() < 0.8,
             terminates=dice.random() < 0.3,
-            frugal=dice.random() < 0.2,
             rate=self.faults.clock_rate(),
-            batch=dice.choice((100, 100, 1, 2)),
+            batch=dice.choice((100, 1, 1, 2)),
         )
         worker = VirtualWorker(self, f"w{self._hired}", habits)
         self.schedule.say(worker.name, f"begins: {habits}")
@@ -165,8 +186,10 @@ class Story:
         self.published += 1
         keys = [key for key in self.keys if dice.random() < 0.7] or [dice.choice(self.keys)]
         links = tuple(dice.choice(LINKS[key]) for key in keys)
-        expires = self.clock.now + dice.randint(1, 8) * SECOND if dice.random() < 0.15 else None
-        eta = self.clock.now + dice.randint(1, 5) * SECOND if expires is None and dice.random() < 0.1 else None
+        if self.crosswise:  # limits of one call, which no check of declarations has seen
+            links = tuple(self._order.sample(links, len(links)))
+        expires = self.clock.server + dice.randint(1, 8) * SECOND if dice.random() < 0.15 else None
+        eta = self.schedule.now + dice.randint(1, 5) * SECOND if expires is None and dice.random() < 0.1 else None
         message = Message(
             f"{task or f't{number}'}.{number}",
             links,
@@ -198,9 +221,9 @@ class Story:
 
     def _send(self, message: Message, *, new: bool) -> None:
         self.broker.publish(message, new=new)
-        self._wake_someone()
+        self.wake_someone()
 
-    def _wake_someone(self) -> None:
+    def wake_someone(self) -> None:
         hands = self._hands()
         if hands:
             self.dice.choice(hands).wake()
@@ -210,9 +233,10 @@ class Story:
     def duration(self) -> float:
         return self.dice.choice((0.01, 0.3, 1.0, 2.5, 2.5, 9.0))
 
-    def body_starts(self, worker: Bodies, message: Message, life: Worker, fence: int) -> None:
+    def body_starts(self, worker: VirtualWorker, message: Message, life: str, fence: int) -> None:
         self.runs += 1
-        worker.say(f"runs {message.ticket} as {life.name}, {fence}")
+        assert (message.ticket, life, fence) not in self.referee.released, f"{message} begins though it was released"
+        worker.say(f"runs {message.ticket} as {life}, {fence}")
 
     def body_ends(self, message: Message) -> None:
         message.fate = message.fate or "done"
@@ -227,9 +251,27 @@ class Story:
     def reception(self, message: Message) -> str:
         """What becomes of a message that was handed over: it comes to the gate at once, or waits for its time, or was
         dropped on the way, such as one whose time has passed."""
-        if message.expires is not None and message.expires <= self.clock.now:
-            return "expired"
         return "begins" if self.healed else self.dice.choice(("begins",) * 8 + ("waits", "dropped"))
+
+    def backend_fails(self) -> bool:
+        """Whether a result can't be stored."""
+        return not self.healed and self.dice.random() < self.faults.unstored
+
+    def patience(self) -> int:
+        """How often a worker that leaves looks whether its bodies have ended, before it ends them."""
+        return 20 if self.healed else self.dice.choice((1, 1, 20))
+
+    def times_out(self) -> bool:
+        """Whether the time limit of a body passes while a worker ends it."""
+        return not self.healed and self.dice.random() < 0.5
+
+    def closing_seconds(self, pool: Pool) -> float:
+        """How long it takes to close a connection that is lost; a process of the pool may die meanwhile."""
+        if self.healed:
+            return 0.0
+        if isinstance(pool, ProcessPool) and pool.jobs and self.dice.random() < 0.3:
+            pool.kill(self.dice.choice(list(pool.jobs)))
+        return self.dice.choice((0.0, 0.001, 0.1))
 
     def refresh_answer(self) -> tuple[int | None, float]:
         """A size, or None for a failure; and after how long."""
@@ -252,7 +294,7 @@ class Story:
 
     def is_gone(self, worker: VirtualWorker) -> None:
         """Its connections are closed: it hears nothing any more."""
-        self.stop_listening(worker.housekeeper)
+        self._listeners = [thread for thread in self._listeners if thread.process is not worker.process]
         self.awake(worker.consumer)
 
     def has_left(self, worker: VirtualWorker) -> None:
@@ -260,7 +302,7 @@ class Story:
         worker.process.alive = False
         worker.in_hand.clear()
         self.broker.hang_up(worker)
-        self._wake_someone()
+        self.wake_someone()
 
     def sleeping(self, consumer: Consumer) -> None:
         """It waits for the bell of the queue."""
@@ -293,8 +335,18 @@ class Story:
             sleeper.rung = True
             sleeper.wake()
 
+    def _was_released(self, message: Message, life: str, fence: int) -> None:
+        """Guarantee 1: the slot is free when the body is dead, not when it was told to die."""
+        for worker in self.workers:
+            for body, delivery in worker.bodies.items():
+                runs = delivery.message is message and delivery.body == (life, fence)
+                alive = body.process.alive and not body.over
+                assert not (runs and alive), f"{message} is released while its body runs"
+
     def _declared_dead(self, name: str) -> None:
-        """Guarantee 1, without its exception: a worker that ends its bodies in time has none when its lease lapses."""
+        """Guarantee 1, without its exception: a worker that ends its bodies in time has none when its lease lapses. The
+        one that has noticed may be slow to go on with what the dead one had."""
+        self.schedule.lingers = not self.healed and self.dice.random() < 0.5
         for worker in self.workers:
             if worker.life.name == name and worker.ends_in_time and self.faults.prompt:
                 assert not worker.bodies, f"{name} is taken for dead, and has not ended its bodies"
@@ -303,6 +355,6 @@ class Story:
         """With a broker that knows nothing of the store, or where a body runs. What our own transport has brought to a
         worker, and is not begun, is no copy: the store must have it."""
         if message.queue:
-            bodies = [(body, d) for w in self.workers for body, (d, _, _) in w.bodies.items()]
+            bodies = [(body, d) for w in self.workers for body, d in w.bodies.items()]
             return any(d.message is message and body.process.alive for body, d in bodies)
         return self.broker.has(message) or any(d.message is message for w in self.workers for d in w.in_hand)

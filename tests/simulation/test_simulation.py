@@ -1,4 +1,5 @@
-"""A few hundred stories hold every guarantee, are the same whenever they are told, and fail where there is a bug."""
+"""A few hundred stories hold every guarantee, are the same whenever they are told, and fail where there is a bug, be
+that in a script of the store or in the worker."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.redis_server import RedisServer
+from tests.simulation.core_bugs import CORE_BUGS, CoreBug
 from tests.simulation.runner import play, replay
 from tests.simulation.seeded_bugs import SEEDED_BUGS, SeededBug
 from tests.simulation.trip import Stage
@@ -45,6 +47,17 @@ def test_a_seeded_bug_is_caught(server: RedisServer, bug: SeededBug) -> None:
     changed the stories it may take longer; docs/simulation.md has the figures."""
     stage = Stage(server.client(socket_timeout=None), bug.mutation.scripts())
     tally = play(range(max(0, bug.seed - 2), bug.seed + WITHIN), stage, stop_at_first=True)
+    stage.close()
+    said = next(iter(tally.violations.values()), "")
+    assert re.search(bug.found, said.partition(": ")[2]), f"in {tally.seeds} seeds: {said or 'nothing'}"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("bug", CORE_BUGS, ids=lambda bug: bug.name)
+def test_a_bug_seeded_into_the_worker_is_caught(server: RedisServer, bug: CoreBug) -> None:
+    stage = Stage(server.client(socket_timeout=None))
+    with bug.seeded():
+        tally = play(range(max(0, bug.seed - 2), bug.seed + WITHIN), stage, stop_at_first=True)
     stage.close()
     said = next(iter(tally.violations.values()), "")
     assert re.search(bug.found, said.partition(": ")[2]), f"in {tally.seeds} seeds: {said or 'nothing'}"

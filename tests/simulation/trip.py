@@ -10,12 +10,13 @@ from redis import Redis
 from redis import exceptions as redis_errors
 
 from celery_limits.store import Store
-from celery_limits.store.caller import Arg, Caller
 from celery_limits.store.errors import translate
 from celery_limits.store.keys import SETTINGS
+from celery_limits.store.script_runner import Arg, ScriptRunner
 from celery_limits.store.scripts import VERBS, Script, load
 from tests.store.actors import Clock
 from tests.store.model import POLICY
+from tests.store.model_trace import traced
 from tests.store.model_view import LOOK_AT, Reader, View
 from tests.store.post import QUEUE
 
@@ -36,11 +37,13 @@ local call, sub, prefix = redis.call, string.sub, KEYS[1]
 local from, found, n = #prefix + 1, { redis.call('EXISTS', KEYS[2]), redis.call('EXISTS', KEYS[3]) }, 2
 local function list(name) return call('LRANGE', name, 0, -1) end
 local function range(name) return call('ZRANGE', name, 0, -1, 'WITHSCORES') end
-local function set(name) return call('SMEMBERS', name) end
 local function hash(name) return call('HGETALL', name) end
+local function groups(name) return (sub(name, from, from + 6) == 'groups:' and hash or range)(name) end
 local function get(name) return call('GET', name) end
-local kinds = { tas = hash, hol = set, lin = range, ['not'] = hash, rat = range, wor = range, dea = range, ala = range,
-  rea = list, out = range, can = get, asi = hash, ser = get, una = hash, lea = 0, pul = 0, con = 0, cal = 0, bel = 0 }
+local kinds = { tas = hash, hol = hash, lin = range, ['not'] = hash, rat = range, wor = range, dea = range, ala = range,
+  rea = range, out = range, can = get, asi = hash, ser = get, una = range,
+  gro = groups, tur = range, idl = range, fol = range, pla = hash,
+  rem = range, con = hash, lea = 0, pul = 0, clo = 0, cal = 0, bel = 0, cou = 0, beg = 0, unr = 0, lat = 0 }
 for _, name in ipairs(call('KEYS', prefix .. '*')) do
   local read = kinds[sub(name, from, from + 2)]
   if read ~= 0 then
@@ -55,11 +58,13 @@ for _, name in ipairs(ARGV) do
     n = n + 2
   end
 end
+found[n + 1] = list('trace')
+call('DEL', 'trace')
 return found
 """
 
 
-class LookingCaller(Caller):
+class LookingRunner(ScriptRunner):
     """Sends each verb together with the script that reads the whole namespace. All scripts must have been loaded.
 
     Where the answer is certain, and nothing that is looked at will change, the call waits and goes with the next one;
@@ -128,7 +133,7 @@ class LookingCaller(Caller):
 class SeenReader(Reader):
     """Has what the last call has brought along, and only goes to Redis where nothing was ever looked at."""
 
-    def __init__(self, store: Store, caller: LookingCaller) -> None:
+    def __init__(self, store: Store, caller: LookingRunner) -> None:
         client: Any = store.client
         keys = ("3", store.prefix, *(store.prefix + bell for bell in (BELL, CALL)))
         caller.look = pack_command(("EVALSHA", client.script_load(_LOOK), *keys, *LOOK_AT))
@@ -150,9 +155,10 @@ class SeenReader(Reader):
             flat = self._caller.look_around()
         self.rung = {bell for bell, rings in zip((BELL, CALL), flat[:2], strict=True) if rings}
         del flat[:2]
-        if flat != self._flat:
+        trace = flat.pop()
+        if flat != self._flat or trace:
             self._flat = flat
-            self._view = View({flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)})
+            self._view = View({flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)}, trace)
         return self._view
 
     def close(self) -> None:
@@ -164,12 +170,14 @@ class Stage:
 
     def __init__(self, client: Redis, scripts: Callable[[str], Script] = load) -> None:
         loader: Any = client
+        scripts = traced(scripts)
         for verb in VERBS:
             loader.script_load(scripts(verb).text)
         self.client = client
         self.clock = Clock()
         self.store = Store(client, "simulation", POLICY, self.clock, scripts)
-        self.store._call = self.caller = LookingCaller(client, self.store.prefix)
+        self.store._secret = "known"
+        self.store._call = self.caller = LookingRunner(client, self.store.prefix)
         self.reader = SeenReader(self.store, self.caller)
 
     def clear(self) -> None:
@@ -178,7 +186,7 @@ class Stage:
         self.caller.looking = True
         self.caller.later(pack_command(("FLUSHDB",)), "FLUSHDB", b"OK")
         self.reader.forget()
-        self.clock.now = Clock().now
+        self.clock.reset()
 
     def is_empty(self) -> bool:
         """But for settings, so that there is nothing to audit."""

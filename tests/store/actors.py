@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from celery_limits.chain import ConcurrencyLink, FloatingLink, Link, RateLink
+from celery_limits.declare.chain import ConcurrencyLink, FloatingLink, Link, RateLink
 from celery_limits.store import Store
 from celery_limits.store.audit import leftovers as leftovers  # noqa: PLC0414  (tests take it from here)
 from celery_limits.store.outcomes import Admission, Admitted, Claimed, Duplicate, Ended, Full, Lost, Parked, Release
@@ -25,17 +25,46 @@ _tickets: dict[bytes, str] = {}
 
 
 class Clock:
-    """Microseconds. Every look moves it by one, as on a server, where no two scripts run in the same one."""
+    """Microseconds. Every look moves it by one, as on a server, where no two scripts run in the same one.
+
+    `server` is the time that scripts are told. `now` is that of the namespace, which does not go back with it: it is
+    what a script must make of the two numbers that the last beat or sweep has kept.
+    """
 
     def __init__(self) -> None:
-        self.now = 1_700_000_000 * SECOND
+        self.reset()
+
+    def reset(self) -> None:
+        """Of a namespace in which nothing has happened yet."""
+        self.server = 1_700_000_000 * SECOND
+        self.mark = self.ahead = 0
 
     def __call__(self) -> int:
-        self.now += 1
-        return self.now
+        self.server += 1
+        return self.server
+
+    @property
+    def now(self) -> int:
+        return max(self.server + self.ahead, self.mark)
+
+    @now.setter
+    def now(self, time: int) -> None:
+        self.server = time - self.ahead
+
+    @property
+    def next(self) -> int:
+        """What the time is at the next look."""
+        return max(self.server + 1 + self.ahead, self.mark)
+
+    def keep(self) -> None:
+        """A beat or a sweep has been called."""
+        self.mark, self.ahead = self.now, self.now - self.server
 
     def pass_(self, seconds: float) -> None:
-        self.now += round(seconds * SECOND)
+        self.server += round(seconds * SECOND)
+
+    def step_back(self, seconds: float) -> None:
+        self.pass_(-seconds)
 
 
 def c(key: str, limit: int, **more: Any) -> ConcurrencyLink:
@@ -93,7 +122,7 @@ class Worker:
         """From our own transport: what was granted, and what was given back."""
         found = []
         for one in self.post.fetch(self.name, count, queue=queue or self.queue) or ():
-            stored = raw_client(self.store).hget(f"{self.store.prefix}unacked:{self.name}", one.field)
+            stored = unacked_by(self.store, self.name)[one.field]
             ticket = stored.split(b"\n")[2].decode() or _tickets[bare(one.text)]
             self.fields[ticket] = one.field
             found.append(Fetched(ticket, one.text))
@@ -128,8 +157,26 @@ def raw_client(store: Store) -> Any:
 
 
 def holders(store: Store, key: str) -> set[str]:
-    """Straight from the set, so that a test never believes the verb it tests."""
-    return {m.decode() for m in raw_client(store).smembers(f"{store.prefix}hold:{key}")}
+    """Straight from the hash, so that a test never believes the verb it tests."""
+    return {ticket.decode() for ticket in raw_client(store).hkeys(f"{store.prefix}hold:{key}")}
+
+
+def weights(store: Store, key: str) -> dict[str, int]:
+    """The holders of a key, and how much of it each has."""
+    held = raw_client(store).hgetall(f"{store.prefix}hold:{key}")
+    return {ticket.decode(): int(weight) for ticket, weight in held.items()}
+
+
+def used(store: Store, key: str) -> int:
+    """How much of a key its holders have."""
+    return sum(weights(store, key).values())
+
+
+def unacked_by(store: Store, worker: str) -> dict[str, bytes]:
+    """What a worker has fetched and not acknowledged: field -> queue, list, ticket and message, a line each."""
+    members = raw_client(store).zrange(f"{store.prefix}unacked:{worker}", 0, -1)
+    parted = (member.partition(b"\n") for member in members)
+    return {field.decode(): rest for field, _, rest in parted}
 
 
 def drain_time(store: Store, clock: Clock) -> None:
@@ -160,7 +207,7 @@ def line_at(store: Store, key: str) -> list[str]:
 
 def ready_in(store: Store, queue: str = "q") -> list[str]:
     """The granted tickets at the front of a queue."""
-    return [ticket.decode() for ticket in raw_client(store).lrange(f"{store.prefix}ready:{queue}", 0, -1)]
+    return [ticket.decode() for ticket in raw_client(store).zrange(f"{store.prefix}ready:{queue}", 0, -1)]
 
 
 def queued_in(store: Store, queue: str = "q") -> list[str]:

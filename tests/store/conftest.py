@@ -27,7 +27,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def policy() -> Policy:
-    return Policy(lease=10, grant_timeout=5, forget=600, remember=3600, refresh_timeout=20)
+    return Policy(lease=10, grant_timeout=5, place_ttl=600, revoke_ttl=3600, refresh_timeout=20)
 
 
 @pytest.fixture

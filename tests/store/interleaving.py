@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from celery_limits.store import Store
-from celery_limits.store.caller import Arg
+from celery_limits.store.script_runner import Arg
 from celery_limits.store.scripts import Script
 
 __all__ = ["Choices", "Stage", "every_way"]

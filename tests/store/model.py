@@ -1,4 +1,4 @@
-"""The model: what DESIGN.md promises about limits, as plain Python, and the world around the store where it must hold.
+"""The model: what docs/guarantees.md promises, as plain Python, and the world around the store where it must hold.
 
 `World` is a broker that may deliver twice, workers that may die, bodies that run, and the limits in force. It decides
 what an admission must answer; `model_checks` says what must be true after any step; `model_machine` makes the steps.
@@ -7,13 +7,14 @@ what an admission must answer; `model_checks` says what must be true after any s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from celery_limits.limits import parse_rate
+from celery_limits.declare.limits import parse_rate
 from celery_limits.store import Policy
 from celery_limits.store.outcomes import Admitted, Claimed, Discarded, Duplicate, Expired, Full, Lost, Parked, Revoked
 
 from .actors import SECOND, Clock
+from .model_fair import Order, spec_at
 from .model_message import Message, Place, Spec
 from .model_view import Record, View
 
@@ -31,7 +32,7 @@ __all__ = [
     "World",
 ]
 
-POLICY = Policy(lease=4, grant_timeout=5, forget=600, remember=3600, refresh_timeout=20)
+POLICY = Policy(lease=4, grant_timeout=5, place_ttl=600, revoke_ttl=3600, refresh_timeout=20)
 
 
 @dataclass(eq=False, slots=True)
@@ -63,6 +64,9 @@ class Worker:
     beaten: int = 0
     life: int = 0
     crashed: bool = False
+    places: int = 1
+    """Of its pool, as it says with its next beat."""
+    told: int = 0
 
     def lose(self) -> None:
         self.leased = False
@@ -137,6 +141,7 @@ class World:
     """(time, cost) of every pass of a rate key since its rate was last steered."""
     remembered: dict[str, int] = field(default_factory=dict)
     """Cancelled task ids, and until when at least."""
+    order: Order = field(default_factory=Order)
     fence: int = 0
     pulse: int | None = None
     """When a worker was last heard."""
@@ -148,6 +153,8 @@ class World:
     def size(self, spec: Spec) -> int:
         if spec.key in self.sizes:
             return self.sizes[spec.key]
+        if spec.kind == "workers":  # all of them consume the one queue that there is
+            return sum(worker.told for worker in self.workers.values() if worker.leased)
         refreshed = self.floating[spec.key].size if spec.kind == "floating" else None
         return spec.size if refreshed is None else refreshed
 
@@ -190,8 +197,12 @@ class World:
             return self.rate(ahead)[0] != 0
         return self.size(ahead) >= self.size(spec)
 
-    def barred(self, place: Place, spec: Spec, line: list[Waiter]) -> bool:
-        return any(w.place < place and self.bars(w.spec, spec) for w in line)
+    def barred(self, view: View, ticket: str, place: Place, spec: Spec) -> bool:
+        """`view` may be one of before: what is there of holders and waiters counts, not what has come since."""
+        known, line = self.order.at(spec), self.standing(view, spec.key)
+        holders = {t: spec_at(self.messages[t], spec.key) for t in view.holders.get(spec.key, ())}
+        shares = replace(known, holders=holders, line={w.message.ticket: (w.place, w.spec) for w in line})
+        return any(self.bars(other, spec) for _, other in shares.ahead(ticket, place, spec))
 
     def fits(self, view: View, spec: Spec, now: int) -> bool:
         if spec.kind == "rate":
@@ -199,10 +210,10 @@ class World:
             return self.due(spec, now) < now + 1
         return view.used(spec.key) + spec.weight <= self.size(spec)
 
-    def may_enter(self, view: View, place: Place, spec: Spec, now: int) -> bool:
+    def may_enter(self, view: View, ticket: str, place: Place, spec: Spec, now: int) -> bool:
         if spec.key in self.paused:
             return False
-        return self.fits(view, spec, now) and not self.barred(place, spec, self.standing(view, spec.key))
+        return self.fits(view, spec, now) and not self.barred(view, ticket, place, spec)
 
     def walk(self, view: View, message: Message, start: int, now: int, arrival: int = 0) -> int:
         """The first link that stops it, or their number. What was paid at a rate once is not paid again."""
@@ -210,7 +221,7 @@ class World:
         for i in range(start, len(message.specs)):
             spec = message.specs[i]
             paid = spec.kind == "rate" and i < message.reached
-            if not paid and not self.may_enter(view, place, spec, now):
+            if not paid and not self.may_enter(view, message.ticket, place, spec, now):
                 return i
         return len(message.specs)
 
@@ -246,7 +257,7 @@ class World:
             return Duplicate()
         if message.task in view.cancelled:
             return Revoked()
-        if message.expires is not None and message.expires <= now:
+        if message.expires is not None and message.expires <= self.clock.server:
             return Expired()
         stop = self.walk(view, message, start, now, arrival)
         if stop == len(message.specs):

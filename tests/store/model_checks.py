@@ -1,7 +1,5 @@
-"""What must be true after every step, whatever the step was: the guarantees of DESIGN.md, over two views of the store.
-
+"""What must be true after every step, whatever the step was: the guarantees, over two views of the store.
 `judge` compares the view before a call with the one after it. Each check is named after what it holds the store to.
-What a particular call must answer is checked where the call is made.
 """
 
 from __future__ import annotations
@@ -12,6 +10,8 @@ from dataclasses import dataclass
 
 from .actors import SECOND
 from .model import POLICY, Message, Spec, World
+from .model_fair import groups_are_counted, spec_at
+from .model_trace import events_in
 from .model_view import HOLDING, Record, View
 from .post import bare, ticket_in
 
@@ -36,9 +36,12 @@ class Op:
     """The ticket that a release has handed over to its worker."""
     queued: frozenset[str] = frozenset()
     """The tickets that it may have put into line, instead of fetching them."""
+    untied: frozenset[str] = frozenset()
+    """The tickets that gave up their slots, since they and others waited for each other."""
     arrival: int = 0
-    complete: bool = False
-    """A sweep that left nothing for another."""
+    ahead: int = 0
+    """How far the time of the namespace is ahead of the server's."""
+    complete: bool = False  # a sweep that left nothing for another
 
 
 DROPPING = frozenset({"acknowledge", "fetch", "release"})
@@ -49,6 +52,7 @@ DISPATCHING = frozenset({"fetch", "claim", "settle"})
 MOVES: dict[tuple[str, str], frozenset[str]] = {
     ("", "running"): frozenset({"admit"}),
     ("", "waiting"): frozenset({"admit", "publish", "fetch"}),
+    ("", "granted"): frozenset({"admit"}),  # parked, and its share has made it next at a rate that is due
     ("running", "running"): frozenset({"admit"}),
     ("running", ""): frozenset({"release"}),
     ("running", "finished"): frozenset({"release"}),
@@ -68,6 +72,7 @@ MOVES: dict[tuple[str, str], frozenset[str]] = {
     ("away", "away"): DISPATCHING,
     ("away", "running"): frozenset({"admit"}),
     ("away", "waiting"): frozenset({"admit"}),
+    ("away", "granted"): frozenset({"admit"}),
     ("away", "ended"): frozenset({"cancel"}),
     ("away", ""): frozenset({"cancel", "admit", "sweep"}) | DROPPING,
     ("ended", "ended"): frozenset({"claim"}),
@@ -77,7 +82,7 @@ MOVES: dict[tuple[str, str], frozenset[str]] = {
 """The only ways for a ticket to change, and the verbs that may change it so; "" is a ticket the store does not know."""
 
 OWN_AFFAIR = frozenset({("running", ""), ("running", "finished"), ("granted", "running"), ("away", "running")})
-OWN_AFFAIR |= {("", "running"), ("", "waiting"), ("away", "waiting"), ("running", "running")}
+OWN_AFFAIR |= {("", "running"), ("", "waiting"), ("away", "waiting"), ("running", "running"), ("", "granted")}
 """Moves that only happen to the ticket that the call names."""
 
 
@@ -92,7 +97,7 @@ def judge(world: World, op: Op, pre: View, post: View) -> None:
     rates_are_exact(world, op, pre, post, changed)
     note_progress(world, post, changed)
     never_over(world, op, pre, post)
-    in_turn(world, op, pre, post)
+    in_turn(world, op, post)
     for ticket in changed:
         discarded_only_when_full(world, op, ticket, pre, post)
     no_room_beside_a_waiter(world, op.now, post, swept=op.complete)
@@ -104,7 +109,7 @@ def judge(world: World, op: Op, pre: View, post: View) -> None:
 
 def slots_are_those_of_the_tickets(world: World, view: View) -> None:
     """H(k) is exactly what running, granted and waiting tickets have taken on their way; W(k) exactly who waits."""
-    held: dict[str, set[str]] = defaultdict(set)
+    held: dict[str, dict[str, int]] = defaultdict(dict)
     lines: dict[str, list[str]] = defaultdict(list)
     for ticket, record in view.tickets.items():
         specs = world.messages[ticket].specs
@@ -113,14 +118,17 @@ def slots_are_those_of_the_tickets(world: World, view: View) -> None:
         if record.state in HOLDING:
             for spec in specs[: record.passed]:
                 if spec.kind != "rate":
-                    held[spec.key].add(ticket)
-                    held[spec.key].update(f"{ticket}#{n}" for n in range(2, spec.weight + 1))
+                    held[spec.key][ticket] = spec.weight
         if record.state == "waiting":
             lines[specs[record.passed].key].append(ticket)
     assert held == view.holders, f"holders {view.holders} are not what the tickets claim: {dict(held)}"
+    for key in held.keys() | view.notes.keys():
+        beyond, noted = sum(held[key].values()) - len(held[key]), int(view.notes.get(key, {}).get("extra", 0))
+        assert beyond == noted, f"holders of {key} use {beyond} beyond a slot each, and {noted} is noted"
     standing = {key: sorted(line) for key, line in view.lines.items()}
     claimed = {key: sorted(line) for key, line in lines.items()}
     assert standing == claimed, f"in line {standing}, waiting {claimed}"
+    groups_are_counted(world, view)
 
 
 def moves_are_legal(world: World, op: Op, ticket: str, pre: View, post: View) -> None:
@@ -148,7 +156,7 @@ def moves_are_legal(world: World, op: Op, ticket: str, pre: View, post: View) ->
         assert message.deadline is not None, f"{what}, which has no end"
         assert message.deadline <= op.now, f"{what}, too soon"
     if old and new and move == ("waiting", "waiting"):
-        assert new.passed > old.passed, f"{what}, which is not onwards"
+        assert new.passed > old.passed or ticket in op.untied, f"{what}, which is not onwards"
     if new and new.state == "ended" != move[0]:
         ended_for_a_reason(message, new, op, what, post)
 
@@ -156,7 +164,7 @@ def moves_are_legal(world: World, op: Op, ticket: str, pre: View, post: View) ->
 def ended_for_a_reason(message: Message, new: Record, op: Op, what: str, post: View) -> None:
     if new.reason == "expired":
         assert message.expires is not None, f"{what}, but it never expires"
-        assert message.expires <= op.now, f"{what}, too soon"
+        assert message.expires <= op.now - op.ahead, f"{what}, too soon"
     elif new.reason == "revoked":
         assert message.task in post.cancelled, f"{what}, but it was never cancelled"
     else:
@@ -178,12 +186,13 @@ def remember(op: Op, message: Message, old: Record | None, new: Record | None, p
     if state == "granted" and (was != "granted" or moved):
         message.deadline = op.now + round(POLICY.grant_timeout * SECOND)
     elif state == "finished":
-        message.deadline = op.now + round(POLICY.remember * SECOND)
+        message.deadline = op.now + round(POLICY.revoke_ttl * SECOND)
     elif state == "away" and (was != "away" or moved):
-        patience = POLICY.forget
+        patience = POLICY.place_ttl
         if old and was == "running" and op.verb in RECOVERING and not _comes_again(old, pre):
             patience = 2 * POLICY.lease  # acknowledged early: only a copy under way can bring it back
-        message.deadline = None if new.kept else op.now + round(patience * SECOND)
+        expiry = math.inf if message.expires is None else message.expires + op.ahead
+        message.deadline = None if new.kept else min(op.now + round(patience * SECOND), max(expiry, op.now + 1))
     elif state in ("running", "waiting"):
         message.deadline = None
     return None
@@ -246,14 +255,14 @@ def note_progress(world: World, post: View, changed: list[str]) -> None:
 
 
 def _entrants(world: World, op: Op, pre: View, post: View) -> dict[str, list[tuple[Message, Spec]]]:
-    """Who has a slot that it did not have before. One that was recovered gave all up, and has entered anew."""
+    """Who has a slot that it did not have before. One that was recovered or untied gave all up, and enters anew."""
     found: dict[str, list[tuple[Message, Spec]]] = defaultdict(list)
     for ticket, new in post.tickets.items():
         old = pre.tickets.get(ticket)
         if new is old or new.state not in HOLDING:
             continue
         recovered = op.verb in RECOVERING and old is not None and old.state == "running" != new.state
-        anew = old is None or old.state not in HOLDING or recovered
+        anew = old is None or old.state not in HOLDING or recovered or ticket in op.untied
         message = world.messages[ticket]
         for spec in message.specs[0 if old is None or anew else old.passed : new.passed]:
             if spec.kind != "rate":
@@ -273,22 +282,10 @@ def never_over(world: World, op: Op, pre: View, post: View) -> None:
             assert used <= size, f"{op.verb} let {message} into {key}: {used} of {size}"
 
 
-def in_turn(world: World, op: Op, pre: View, post: View) -> None:
-    """Whoever enters passes nobody who stood before it in line, and still does."""
-    entrants = _entrants(world, op, pre, post)
-    for ticket, new in post.tickets.items():
-        message = world.messages[ticket]
-        old = pre.tickets.get(ticket)
-        for spec in message.specs[old.reached if old else 0 : new.reached]:
-            if spec.kind == "rate":
-                entrants[spec.key].append((message, spec))
-    for key, entered in entrants.items():
-        stayed = set(pre.lines.get(key, ())) & set(post.lines.get(key, ()))
-        line = [w for w in world.standing(post, key) if w.message.ticket in stayed]
-        for message, spec in entered:
-            assert message.place is not None
-            passed = [w.message for w in line if w.place < message.place and world.bars(w.spec, spec)]
-            assert not passed, f"{op.verb} let {message} into {key} before {passed}"
+def in_turn(world: World, op: Op, post: View) -> None:
+    """Whoever enters passes nobody whose turn it is, at the very moment; and the store has noted who was served."""
+    world.order.follow(world, op.verb, op.now, events_in(post.trace))
+    world.order.agrees(post)
 
 
 def discarded_only_when_full(world: World, op: Op, ticket: str, pre: View, post: View) -> None:
@@ -300,19 +297,18 @@ def discarded_only_when_full(world: World, op: Op, ticket: str, pre: View, post:
     spec = message.specs[new.reached]
     assert spec.longest is not None, f"{ticket} was discarded at {spec.key}, where it may wait"
     assert message.place is not None
-    room = world.may_enter(post, message.place, spec, op.now)
+    room = world.may_enter(post, ticket, message.place, spec, op.now)
     assert not room, f"{op.verb} discarded {ticket} at {spec.key}, which has room"
 
 
 def no_room_beside_a_waiter(world: World, now: int, view: View, *, swept: bool) -> None:
     """Guarantee 3. What only time brings, a rate's next token, has its alarm set no later than it is due."""
     for key in view.lines:
-        if key in world.paused or view.alarms.get(f"wake|{key}", math.inf) <= now:
+        if key in world.paused or view.alarms.get(f"wake|{key}", math.inf) <= now or _follows(world, view, key):
             continue
-        line = world.standing(view, key)
-        for waiter in line:
+        for waiter in world.standing(view, key):
             message, spec = waiter.message, waiter.spec
-            if world.barred(waiter.place, spec, line):
+            if world.barred(view, message.ticket, waiter.place, spec):
                 continue
             if spec.kind == "rate":
                 due = max(world.due(spec, now), now)
@@ -320,6 +316,14 @@ def no_room_beside_a_waiter(world: World, now: int, view: View, *, swept: bool) 
                 assert rings <= due + 1 + ROUNDING, f"{message} is woken at {rings}, but due at {due}"
             if spec.kind != "rate" or swept:
                 assert not world.fits(view, spec, now), f"{message} waits at {key} beside room"
+
+
+def _follows(world: World, view: View, key: str) -> bool:
+    """The places of the workers have changed, and a sweep that is due at once walks the keys whose size they are."""
+    if not any(spec_at(world.messages[ticket], key).kind == "workers" for ticket in view.lines[key]):
+        return False
+    assert key in view.followers, f"nobody would know that {key} follows the workers"
+    return any(alarm.startswith(("places|", "walk|")) for alarm in view.alarms)
 
 
 def bodies_are_what_runs(world: World, view: View) -> None:
@@ -373,7 +377,7 @@ def copies_are_accounted_for(world: World, op: Op, pre: View, post: View) -> Non
         for text in texts:
             assert bare(text) == world.messages[ticket_in(text)].bare, f"what was published has become {text!r}"
     buried = post.unacked.keys() - {name for name, worker in world.workers.items() if worker.leased}
-    gone = [name for name in buried if f"bury|{name}" not in post.alarms]
+    gone = [name for name in buried if f"reclaim|{name}" not in post.alarms]
     assert not gone, f"what {gone} had fetched stays with them, and they are buried"
 
 
@@ -388,9 +392,12 @@ def swept_clean(world: World, now: int, view: View) -> None:
     for ticket, record in view.tickets.items():
         message = world.messages[ticket]
         if record.state == "waiting" and message.expires is not None:
-            assert message.expires > now, f"{message} has expired and still waits"
+            assert message.expires > world.clock.server, f"{message} has expired and still waits"
         if record.state in ("granted", "away", "finished") and message.deadline is not None:
             assert message.deadline > now, f"{message}: {record.state} beyond its time"
     assert not view.dead, f"{view.dead} are not buried"
+    assert not any(alarm.startswith(("places|", "walk|")) for alarm in view.alarms), (
+        "the places of workers have changed"
+    )
     overdue = {task for task in view.cancelled if world.remembered[task] <= now}
     assert not overdue, f"{overdue} are remembered for ever"

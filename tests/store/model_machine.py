@@ -20,14 +20,15 @@ from celery_limits.store.scripts import Script, load
 
 from .actors import SECOND, Clock, drain_time, leftovers
 from .model import POLICY, Body, Errand, Floating, Message, Worker
-from .model_cast import MANNERS, SLOTS, THEMES, Chain, Manner
+from .model_cast import GROUPS, MANNERS, SLOTS, THEMES, Chain, Manner
 from .model_machine_post import PICK, PostMachine, choose
 from .model_play import Play
+from .model_trace import traced
 from .model_view import Reader
 
 __all__ = ["LimitsMachine", "machine_on"]
 
-KEYS = st.sampled_from(sorted(SLOTS))
+KEYS = st.sampled_from(sorted({*SLOTS, *GROUPS}))
 
 
 class LimitsMachine(PostMachine):
@@ -36,12 +37,13 @@ class LimitsMachine(PostMachine):
     store: ClassVar[Store]
     clock: ClassVar[Clock]
     reader: ClassVar[Reader]
+    themes: ClassVar[list[list[Chain]]] = THEMES
 
     def __init__(self) -> None:
         super().__init__()
         client: Any = self.store.client
         client.flushdb()
-        self.clock.now = Clock().now
+        self.clock.reset()
         self.play = Play(self.store, self.clock, self.reader)
         self.world = self.play.world
         self.world.floating["f"] = Floating()
@@ -53,7 +55,8 @@ class LimitsMachine(PostMachine):
             self._join()
 
     def _join(self) -> Worker:
-        worker = Worker(f"w{len(self.world.workers) + 1}")
+        count = len(self.world.workers)
+        worker = Worker(f"w{count + 1}", places=1 + count % 2)
         self.world.workers[worker.name] = worker
         self.play.beat(worker)
         return worker
@@ -85,13 +88,12 @@ class LimitsMachine(PostMachine):
 
     # -- messages -----------------------------------------------------------------------------------------
 
-    @initialize(
-        chains=st.sampled_from(THEMES).flatmap(lambda theme: st.lists(st.sampled_from(theme), min_size=1, max_size=5)),
-        manners=st.lists(st.sampled_from(MANNERS), min_size=1, max_size=3),
-    )
-    def begin(self, chains: list[Chain], manners: list[Manner]) -> None:
+    @initialize(data=st.data(), manners=st.lists(st.sampled_from(MANNERS), min_size=1, max_size=3))
+    def begin(self, data: st.DataObject, manners: list[Manner]) -> None:
         """A story has few sorts of messages, so that they meet; and some are there before it starts."""
-        self.chains, self.manners = chains, manners
+        theme = data.draw(st.sampled_from(self.themes))
+        self.chains = chains = data.draw(st.lists(st.sampled_from(theme), min_size=1, max_size=5))
+        self.manners = manners
         for i in range(4):
             self._deliver(self._publish(choose(chains, i), choose(manners, i)), choose(self.live, i), 0)
 
@@ -257,6 +259,12 @@ class LimitsMachine(PostMachine):
         if len(self.live) < 4 and pick % 2:
             self._join()
 
+    @rule(pick=PICK, places=st.sampled_from((0, 1, 2, 3)))
+    def pool_changes(self, pick: int, places: int) -> None:
+        worker = choose(self.live, pick)
+        worker.places = places
+        self.play.beat(worker)
+
     # -- steering -----------------------------------------------------------------------------------------
 
     @rule(key=KEYS, size=st.sampled_from((None, None, 1, 2, 0, 3, "pause")))
@@ -267,7 +275,7 @@ class LimitsMachine(PostMachine):
             self.play.resume(paused[0])
         elif size == "pause":
             self.play.pause(key)
-        elif key == "r" and isinstance(size, int):
+        elif key in "rs" and isinstance(size, int):
             self.play.resize(key, f"{size}/s", burst=max(1, size - 1))
         else:
             self.play.resize(key, size)
@@ -305,16 +313,16 @@ class LimitsMachine(PostMachine):
         for key in sorted(self.world.paused):
             self.play.resume(key)
         for key in sorted({spec.key for message in self.world.messages.values() for spec in message.specs}):
-            self.play.resize(key, "1000/s" if key == "r" else 50, burst=50)
+            self.play.resize(key, "1000/s" if key in "rs" else 50, burst=50)
         last = self._join()
-        for _ in range(40):
+        for _ in range(600):  # a clock set back after a silence keeps what was claimed for as long as the silence
             if self._quiet():
                 break
             self._finish_round(last)
         assert self._quiet(), f"never comes to rest: {self.play.view.tickets}"
         for worker in self.live:
             self.store.leave(worker.name)
-        for key in SLOTS:
+        for key in {**SLOTS, **GROUPS}:
             self.store.reset(key)
         drain_time(self.store, self.clock)
         assert audit(self.store) == []
@@ -349,8 +357,11 @@ class LimitsMachine(PostMachine):
         self._sweep_all(last)
 
 
-def machine_on(client: Redis, scripts: Callable[[str], Script] = load) -> type[LimitsMachine]:
+def machine_on(
+    client: Redis, scripts: Callable[[str], Script] = load, themes: list[list[Chain]] = THEMES
+) -> type[LimitsMachine]:
     """A machine for one server, on connections that all its stories share."""
     clock = Clock()
-    store = Store(client, "model", POLICY, clock, scripts)
-    return type("LimitsMachine", (LimitsMachine,), {"store": store, "clock": clock, "reader": Reader(store)})
+    store = Store(client, "model", POLICY, clock, traced(scripts))
+    own = {"store": store, "clock": clock, "reader": Reader(store), "themes": themes}
+    return type("LimitsMachine", (LimitsMachine,), own)

@@ -56,7 +56,7 @@ class PostMachine(RuleBasedStateMachine):
         return {f for f in self.done if f in mine}
 
     def _as_told(self, fields: list[str]) -> list[str]:
-        """As `celery_limits.transport.acks` does: of a granted ticket that was not admitted, the scripts must look."""
+        """As `transport.ack_buffer` does: of a granted ticket that was not admitted, the scripts must look."""
         return [f"?{field}" if field[0] == "g" and field not in self.admitted else field for field in fields]
 
     def _fetched(self) -> list[tuple[Worker, str]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from celery_limits.chain import ConcurrencyLink, Link, RateLink
-from celery_limits.store.store import chain_fields, record_rest
-from celery_limits.wire import Header
+from celery_limits.declare.chain import ConcurrencyLink, DebounceLink, Link, RateLink
+from celery_limits.declare.workers_size import FOLLOWS
+from celery_limits.message.header import Header
+from celery_limits.store.record import chain_fields, record_rest
 
 from .actors import SECOND
 from .model_view import Record
@@ -32,14 +33,23 @@ class Spec:
     interval: float = 0.0
     burst: int = 1
     every: int = 0
+    group: str = ""
+    share: float = 1.0
 
 
 @lru_cache(maxsize=1024)
 def spec_of(link: Link) -> Spec:
+    return replace(_ungrouped_spec(link), group=link.group or "", share=link.share)
+
+
+def _ungrouped_spec(link: Link) -> Spec:
     if isinstance(link, RateLink):
         return Spec("rate", link.key, link.cost, interval=link.interval_us or 0.0, burst=link.burst)
+    assert not isinstance(link, DebounceLink)
     longest = 0 if link.on_full == "discard" else link.max_waiting
     if isinstance(link, ConcurrencyLink):
+        if link.limit == FOLLOWS:
+            return Spec("workers", link.key, link.weight, 0, longest)
         return Spec("fixed", link.key, link.weight, link.limit, longest)
     return Spec("floating", link.key, link.weight, link.default, longest, every=round(link.every * SECOND))
 
@@ -66,7 +76,7 @@ class Message:
     """What our transport has numbered its copies with."""
     place: Place | None = None
     reached: int = 0
-    deadline: int | None = None
+    deadline: float | None = None
     """Until when a grant may be picked up, or a place is remembered."""
     fate: str = ""
     """How it ended, once it has: done, lost (acknowledged early by a worker that died), or the reason that was told."""
@@ -91,8 +101,8 @@ class Message:
         return json.dumps({"body": "", "headers": headers, "properties": properties}).encode()
 
     def stamp(self, now: int) -> tuple[str, ...]:
-        """As in `celery_limits.transport.lines`: task id, nonce, the rest of its record, links."""
-        chain, fields = chain_fields(self.links)
+        """As in `celery_limits.transport.early_park`: task id, nonce, the rest of its record, links."""
+        chain, fields, _ = chain_fields(self.links, self.queue)
         task_id, _, nonce = self.ticket.rpartition(".")
         until = "" if self.expires is None else str(self.expires)
         rest = record_rest(

@@ -31,12 +31,14 @@ from celery_limits.store.outcomes import (
     Stale,
     Swept,
 )
+from celery_limits.store.serving import Serving
 
 from .actors import SECOND
 from .model import POLICY, Body, Errand, Message, Request, Worker
 from .model_checks import swept_clean
 from .model_release import Releasing
 from .model_scene import judged
+from .post import QUEUE
 
 __all__ = ["LEASE", "Play"]
 
@@ -75,11 +77,12 @@ class Play(Releasing):
             message=message.body if full and not field else b"",
             cut=message.cut,
             queue=message.queue,
+            source=QUEUE,
             rank=message.rank,
             expires=message.expires,
             late=message.late,
             field=field,
-            arrival=arrival,
+            arrival=self.view.sealed(message.ticket, arrival),
             new=new,
         )
         due = world.admission(
@@ -132,7 +135,7 @@ class Play(Releasing):
         mine = {t: r for t, r in self.view.tickets.items() if self.world.messages[t].task == task}
         open_ = {t: r for t, r in mine.items() if r.state in ("waiting", "granted", "away") and r.kept}
         outcome = self.store.cancel(task, settle_within=SETTLE_WITHIN)
-        self.world.remembered[task] = self.clock.now + round(POLICY.remember * SECOND)
+        self.world.remembered[task] = self.clock.now + round(POLICY.revoke_ttl * SECOND)
         assert outcome.running == sum(r.state == "running" for r in mine.values())
         assert {ended.ticket for ended in outcome.ended} == open_.keys()
         self.after("cancel", outcome.after, task=task)
@@ -194,10 +197,13 @@ class Play(Releasing):
         """Without a look where a sweep follows, which takes one."""
         buried = worker.name in self.view.dead or (not worker.leased and worker.name in self.view.unacked)
         due = Lost if buried or (renew and not worker.leased) else Renewed if worker.leased else Joined
-        outcome = self.store.beat(worker.name, renew=renew)
+        serving = None if renew else Serving(worker.places, (QUEUE,))
+        outcome = self.store.beat(worker.name, renew=renew, serving=serving)
         assert type(outcome) is due, f"{outcome} for {worker}, {due.__name__} was due"
         if due is not Lost:
+            self.clock.keep()
             worker.leased, worker.beaten = True, self.clock.now
+            worker.told = worker.told if renew else worker.places
             self.world.feel_pulse(self.clock.now, heard=True)
         if look:
             self.after("beat")
@@ -218,6 +224,7 @@ class Play(Releasing):
     @judged
     def sweep(self, worker: Worker | None, batch: int) -> Swept:
         outcome = self.store.sweep(worker.name if worker else "", batch)
+        self.clock.keep()
         world, now = self.world, self.clock.now
         world.feel_pulse(now, heard=worker is not None and worker.leased)
         for name in outcome.dead:
@@ -229,7 +236,8 @@ class Play(Releasing):
         world.feel_pulse(now, heard=False)
         more = outcome.after.more
         name = worker.name if worker else ""
-        self.after("sweep", outcome.after, worker=name, complete=not more)
+        untied = frozenset(one.ticket for one in outcome.untied if one.ticket)
+        self.after("sweep", outcome.after, worker=name, complete=not more, untied=untied)
         rings = min(self.view.alarms.values(), default=None)
         assert rings is None or (outcome.after.next_alarm or 0) <= rings + 1, "the next alarm comes too late"
         if not more:
@@ -312,4 +320,5 @@ class Play(Releasing):
     @judged
     def look_over(self) -> None:
         """An auditor, who comes after a sweep, finds nothing to complain of."""
-        assert audit(self.store) == []
+        findings = audit(self.store)
+        assert not findings, f"the audit finds {findings}"

@@ -24,7 +24,7 @@ Admission = tuple[str, str, int]
 
 class Releasing(Posting):
     def _start(self, message: Message, body: Body) -> None:
-        forgotten = message.done + POLICY.remember * SECOND <= self.clock.now
+        forgotten = message.done + POLICY.revoke_ttl * SECOND <= self.clock.now
         again = message.fate == "done" and not message.excused and not forgotten
         assert not again, f"{message} runs again, though nothing had crashed"
         self.world.fence = body.fence
@@ -96,6 +96,8 @@ class Releasing(Posting):
         """Of those who stood in one line for their last link, and were let go to one queue, it is the first."""
         was, mine = before.tickets[ticket], self.world.messages[ticket]
         spec = mine.specs[was.passed]
+        if before.fair(spec.key):
+            return  # `in_turn` has replayed it
         for waiter in self.world.standing(before, spec.key):
             other = waiter.message
             went = (record := self.view.tickets.get(other.ticket)) and record.state == "granted"

@@ -47,7 +47,7 @@ class Scene:
     # -- every call ends here -----------------------------------------------------------------------------
 
     def after(self, verb: str, after: Aftermath | None = None, **about: Any) -> None:
-        op = Op(verb, self.clock.now, **about)
+        op = Op(verb, self.clock.now, ahead=self.clock.now - self.clock.server, **about)
         before, self.view = self.view, self.reader.read()
         for body in [b for b in self.world.bodies if b.worker.crashed and not self.runs(b)]:
             self.world.bodies.remove(body)
@@ -64,13 +64,14 @@ class Scene:
         for key, known in self.world.floating.items():
             known.forgotten = 0
             if known.fresh and "f.fresh" not in self.view.notes.get(key, {}):
-                assert known.fresh + POLICY.forget * SECOND <= now, f"the size of {key} is forgotten too soon"
+                assert known.fresh + POLICY.place_ttl * SECOND <= now, f"the size of {key} is forgotten too soon"
                 self.world.floating[key] = Floating(forgotten=known.size or 0)
 
     def unchanged(self, what: object) -> None:
         """Nothing was written: not a byte of the namespace has changed."""
         before, self.view = self.view, self.reader.read()
         assert before.same_as(self.view), f"{what} changed the store"
+        assert self.view is before or not self.view.trace, f"{what} has walked: {self.view.trace}"
 
     def runs(self, body: Body) -> bool:
         record = self.view.tickets.get(body.message.ticket)

@@ -5,7 +5,9 @@ Nothing is interpreted here beyond the catalogue in `celery_limits.store.keys` a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from hashlib import sha1
 from typing import Any, NamedTuple
 
 from hiredis import pack_command
@@ -23,7 +25,7 @@ LOOK_AT = tuple(LISTS.values())
 """The lists of our transport's queue: they are not in the namespace."""
 
 _DUMP = """
-local read = { hash = 'HGETALL', set = 'SMEMBERS', string = 'GET' }
+local read = { hash = 'HGETALL', string = 'GET' }
 local found = {}
 for _, name in ipairs(redis.call('KEYS', KEYS[1] .. '*')) do
   local kind, short = redis.call('TYPE', name).ok, string.sub(name, #KEYS[1] + 1)
@@ -45,6 +47,8 @@ for _, name in ipairs(ARGV) do
     found[#found + 1] = texts
   end
 end
+found[#found + 1] = redis.call('LRANGE', 'trace', 0, -1)
+redis.call('DEL', 'trace')
 return found
 """
 
@@ -96,7 +100,10 @@ class View:
         "cancelled",
         "carried",
         "dead",
+        "followers",
+        "groups",
         "holders",
+        "idle",
         "lines",
         "messages",
         "notes",
@@ -106,16 +113,24 @@ class View:
         "raw",
         "ready",
         "tickets",
+        "trace",
         "unacked",
     )
 
-    def __init__(self, raw: dict[str, Any]) -> None:
+    def __init__(self, raw: dict[str, Any], trace: Sequence[bytes] = ()) -> None:
         self.raw = raw
+        self.trace = trace
+        """What the calls since the last look have done, in their order: see `model_trace`."""
         self.tickets: dict[str, Record] = {}
         self.messages: dict[str, bytes] = {}
-        self.holders: dict[str, set[str]] = {}
+        self.holders: dict[str, dict[str, int]] = {}
+        """By key, ticket -> weight."""
         self.lines: dict[str, list[str]] = {}
         self.notes: dict[str, dict[str, str]] = {}
+        self.groups: dict[str, dict[str, tuple[float, ...]]] = {}
+        """By key, group -> what it holds, its share, its mark, how many of it wait, whose share that is."""
+        self.followers: set[str] = set()
+        self.idle: dict[str, dict[str, float]] = {}
         self.ready: dict[str, list[str]] = {}
         self.queued: dict[str, list[bytes]] = {}
         self.unacked: dict[str, dict[str, Delivered]] = {}
@@ -139,8 +154,8 @@ class View:
             else:
                 self.tickets[f"{task}.{nonce}"] = _record(flat[i + 1])
 
-    def _read_hold(self, key: str, members: list[bytes]) -> None:
-        self.holders[key] = {m.decode() for m in members}
+    def _read_hold(self, key: str, flat: list[bytes]) -> None:
+        self.holders[key] = {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}
 
     def _read_line(self, name: str, flat: list[bytes]) -> None:
         # The keys of the model have no colon in them, whatever a class is made of.
@@ -149,8 +164,31 @@ class View:
     def _read_note(self, key: str, flat: list[bytes]) -> None:
         self.notes[key] = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
 
+    def _read_groups(self, key: str, flat: list[bytes]) -> None:
+        pairs = ((flat[i].decode(), flat[i + 1].decode()) for i in range(0, len(flat), 2))
+        self.groups[key] = {name: tuple(map(float, text.split())) for name, text in pairs if "\t" not in name}
+
+    def _read_idle(self, key: str, flat: list[bytes]) -> None:
+        self.idle[key] = _scores(flat)
+
+    def _read_followers(self, queue: str, flat: list[bytes]) -> None:
+        self.followers = {key.decode() for key in flat[::2]}
+
+    def _read_turns(self, name: str, flat: list[bytes]) -> None:
+        """The audit holds it against the groups."""
+
+    _read_group = _read_turns
+
+    def fair(self, key: str) -> tuple[float, float] | None:
+        """Of a key where a group was met: what all hold, or the virtual time; and the mark of those without one."""
+        text = self.notes.get(key, {}).get("fair")
+        return (float(text.split()[1]), float(text.split()[2])) if text else None
+
+    def classes(self, key: str) -> list[str]:
+        return [name[6:] for name in self.notes.get(key, {}) if name.startswith("class:")]
+
     def _read_ready(self, queue: str, tickets: list[bytes]) -> None:
-        self.ready[queue] = [t.decode() for t in tickets]
+        self.ready[queue] = [t.decode() for t in tickets[::2]]
 
     def _read_list(self, name: str, texts: list[bytes]) -> None:
         self.queued[name] = texts
@@ -158,7 +196,8 @@ class View:
             self._carry(text)
 
     def _read_unacked(self, worker: str, flat: list[bytes]) -> None:
-        found = self.unacked[worker] = {flat[i].decode(): _delivered(flat[i + 1]) for i in range(0, len(flat), 2)}
+        parted = (member.partition(b"\n") for member in flat[::2])
+        found = self.unacked[worker] = {field.decode(): _delivered(rest) for field, _, rest in parted}
         for one in found.values():
             self._carry(one.text)
 
@@ -183,12 +222,21 @@ class View:
     def serial(self) -> int:
         return int(self.raw.get("serial", 0))
 
+    def sealed(self, ticket: str, arrival: int) -> str:
+        """An arrival as the store writes it into a message, sealed with the secret that it keeps; '' for none."""
+        flat = self.raw.get("config", [])
+        secret = dict(zip(flat[::2], flat[1::2], strict=True)).get(b"seal")
+        if not arrival or secret is None:
+            return ""
+        inner = sha1(secret + f"{arrival}:{ticket}".encode()).hexdigest()
+        return f"{arrival}-{sha1(secret + inner.encode()).hexdigest()[:20]}"
+
     def copies(self, ticket: str) -> int:
         """Of its message, in the store or with our transport."""
         return self.carried.get(ticket, 0) + (ticket in self.messages)
 
     def used(self, key: str) -> int:
-        return len(self.holders.get(key, ()))
+        return sum(self.holders.get(key, {}).values())
 
     def waiting(self, key: str) -> int:
         return len(self.lines.get(key, ()))
@@ -198,7 +246,7 @@ def _scores(flat: Any) -> dict[str, float]:
     return {flat[i].decode(): float(flat[i + 1]) for i in range(0, len(flat), 2)}
 
 
-_HASHES = frozenset({"task", "unacked", "note", "pulse", "config", "aside"})
+_HASHES = frozenset({"task", "hold", "groups", "note", "places", "pulse", "config", "aside"})
 
 
 def _unordered(raw: dict[str, Any]) -> dict[str, Any]:
@@ -208,7 +256,7 @@ def _unordered(raw: dict[str, Any]) -> dict[str, Any]:
         if kind in _HASHES:
             plain[name] = dict(zip(value[::2], value[1::2], strict=True))
         else:
-            plain[name] = frozenset(value) if kind == "hold" else value
+            plain[name] = value
     return plain
 
 
@@ -224,7 +272,8 @@ class Reader:
     def read(self) -> View:
         self._connection.send_packed_command(self._command, check_health=False)
         flat = self._connection.read_response(disable_decoding=True)
-        return View({flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)})
+        trace = flat.pop()
+        return View({flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)}, trace)
 
     def close(self) -> None:
         self._connection.disconnect()

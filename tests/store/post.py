@@ -1,4 +1,4 @@
-"""Our transport's side of a store test: the real courier, in the time of the test, over one queue of two priorities.
+"""The transport of a store test: the real queue scripts, in the time of the test, over a queue of two priorities.
 
 The scripts are those of the store, so that a test may seed a bug in them.
 """
@@ -11,9 +11,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from celery_limits.store import Store
-from celery_limits.store.caller import Arg
+from celery_limits.store.script_runner import Arg
 from celery_limits.store.scripts import Script
-from celery_limits.transport.courier import Courier
+from celery_limits.transport.queue_scripts import QueueScripts
 
 __all__ = [
     "LISTS",
@@ -34,9 +34,11 @@ STEPS = (0, 3)
 LISTS = {step: QUEUE + (f"\x06\x16{step}" if step else "") for step in STEPS}
 """The lists of the queue, highest priority first, as kombu names them."""
 
-_STATE = re.compile(rb'"at": \d+, "held": \[[^\]]*\], "fence": (\d+)\}')
+_STATE = re.compile(rb'"arrival": "[\w-]*", "at": \d+, "held": \[[^\]]*\], "fence": \d+\}')
+_OWN_STATE = re.compile(rb'"at": \d+, "held": \[[^\]]*\], "fence": \d+\}')
+_ARRIVAL = re.compile(rb'"arrival": "(\d+)-\w+", "at": ')
 _TICKET = re.compile(rb'"ticket": "([^"]*)"')
-_UNMOVED = re.compile(rb'"at": 0, "held": \[\], "fence": (\d+)\}')
+_UNMOVED = re.compile(rb'"arrival": "[\w-]*", "at": 0, "held": \[\], "fence": \d+\}')
 
 
 class Fetched(NamedTuple):
@@ -76,12 +78,16 @@ def ticket_in(text: bytes) -> str:
 @lru_cache(maxsize=20_000)
 def bare(text: bytes) -> bytes:
     """A message without what the store and the transport may write into it; every other byte must stay."""
-    return _STATE.sub(b"}", text).replace(b'"redelivered": true, ', b"").replace(b'"redelivered": true', b"")
+    return (
+        _OWN_STATE.sub(b"}", _STATE.sub(b"}", text))
+        .replace(b'"redelivered": true, ', b"")
+        .replace(b'"redelivered": true', b"")
+    )
 
 
 def arrival_in(text: bytes) -> int:
     """The place in line that a message brings along, as the gate reads it; 0 where it has none."""
-    found = _UNMOVED.search(text)
+    found = _ARRIVAL.search(text)
     return int(found[1]) if found else 0
 
 
@@ -90,12 +96,19 @@ def is_unmoved(text: bytes) -> bool:
     return _UNMOVED.search(text) is not None
 
 
-class Post(Courier):
+class Post(QueueScripts):
     """Publishes, fetches, acknowledges and gives back, each in one call on the store's connection."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store.client, store.prefix)
         self._store = store
+
+    def _seal(self) -> None:
+        """With the store's own secret, so that a story is the same whenever it is told."""
+        client: Any = self._store.client
+        getattr(self._store._call, "settle", bool)()  # what a simulation has not sent yet comes first
+        client.hsetnx(f"{self.prefix}config", "seal", self._store._secret)
+        self._sealed = True
 
     def fetch(
         self,

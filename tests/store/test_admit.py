@@ -33,6 +33,8 @@ from tests.store.actors import (
     ready_in,
     settle,
     sweep_all,
+    used,
+    weights,
     wind_up,
 )
 
@@ -45,10 +47,10 @@ def test_admit_without_a_lease_is_lost_and_writes_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("weight", [1, 2, 3, 499, 500, 501, 1200])
-def test_a_weight_is_that_many_members_of_the_set(store: Store, clock: Clock, weight: int) -> None:
+def test_a_weight_is_kept_beside_the_holder(store: Store, clock: Clock, weight: int) -> None:
     w, heavy = Worker(store), c("k", 2000, weight=weight)
     w.deliver("t.n", heavy)
-    assert len(holders(store, "k")) == weight
+    assert weights(store, "k") == {"t.n": weight}
     assert store.status("k").running == weight
     w.finish("t.n", back=True)
     assert holders(store, "k") == set()
@@ -63,7 +65,7 @@ def test_a_weight_that_does_not_fit_waits_though_a_slot_is_free(store: Store, cl
     w.deliver("one.n", c("k", 3))
     assert isinstance(w.deliver("three.n", c("k", 3, weight=3)), Parked)
     w.finish("one.n")
-    assert len(holders(store, "k")) == 3
+    assert weights(store, "k") == {"three.n": 3}
     assert w.pick_up(ANY) == ["three.n"]
     wind_up(clock, w)
 
@@ -178,7 +180,7 @@ def test_a_floating_limit_is_its_default_until_refreshed_and_its_weight_counts(s
     assert isinstance(w.deliver("t1.n", f("fl", 3, weight=2)), Admitted)
     assert isinstance(w.deliver("t2.n", f("fl", 3, weight=2)), Parked)
     sweep_all(store)
-    assert len(holders(store, "fl")) == 2
+    assert used(store, "fl") == 2
     assert raw_client(store).hget(f"{store.prefix}note:fl", "f.name") == b"shop:size"
     wind_up(clock, w)
 

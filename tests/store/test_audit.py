@@ -55,25 +55,25 @@ def _granted(store: Store, w: Worker) -> None:
 
 
 def holder_without_ticket(store: Store, w: Worker, clock: Clock) -> None:
-    raw_client(store).sadd(f"{store.prefix}hold:a", "ghost.n")
+    raw_client(store).hset(f"{store.prefix}hold:a", "ghost.n", 1)
 
 
 def heavier_than_it_claims(store: Store, w: Worker, clock: Clock) -> None:
-    raw_client(store).sadd(f"{store.prefix}hold:a", "runs.n#2")
+    raw_client(store).hset(f"{store.prefix}hold:a", "runs.n", 2)
 
 
 def running_without_its_slot(store: Store, w: Worker, clock: Clock) -> None:
-    raw_client(store).srem(f"{store.prefix}hold:b", "runs.n")
+    raw_client(store).hdel(f"{store.prefix}hold:b", "runs.n")
 
 
 def waiting_without_its_slot(store: Store, w: Worker, clock: Clock) -> None:
     w.deliver("holds-c.n", c("c", 1), A)
-    raw_client(store).srem(f"{store.prefix}hold:c", "holds-c.n")
+    raw_client(store).hdel(f"{store.prefix}hold:c", "holds-c.n")
 
 
 def granted_without_its_slot(store: Store, w: Worker, clock: Clock) -> None:
     _granted(store, w)
-    raw_client(store).srem(f"{store.prefix}hold:a", "first.n")
+    raw_client(store).hdel(f"{store.prefix}hold:a", "first.n")
 
 
 def room_beside_a_waiter(store: Store, w: Worker, clock: Clock) -> None:
@@ -158,7 +158,7 @@ def stray_outbox_entry(store: Store, w: Worker, clock: Clock) -> None:
 
 
 def stray_queue_entry(store: Store, w: Worker, clock: Clock) -> None:
-    raw_client(store).rpush(f"{store.prefix}ready:q", "ghost.n", "ghost.n")
+    raw_client(store).zadd(f"{store.prefix}ready:q", {"ghost.n": 1})
 
 
 def lost_spare(store: Store, w: Worker, clock: Clock) -> None:
@@ -202,12 +202,12 @@ def test_each_discrepancy_is_named_mended_and_gone(
     assert audit(store) == []
     corrupt(store, w, clock)
     found = audit(store)
-    assert (what, subject) in [(finding.what, finding.subject) for finding in found]
+    assert (what, subject) in [(finding.code, finding.subject) for finding in found]
     assert audit(store) == found, "looking changes nothing"
 
     mended = audit(store, repair=True)
-    assert (what, subject) in [(finding.what, finding.subject) for finding in mended]
-    assert all(finding.mended for finding in mended)
+    assert (what, subject) in [(finding.code, finding.subject) for finding in mended]
+    assert all(finding.repaired for finding in mended)
     assert audit(store) == []
     started = wind_up(clock, w)
     ended = {"first.n"} if corrupt is ended_untold else set()
@@ -230,7 +230,7 @@ def test_a_waiter_whose_message_is_gone_is_set_aside_and_the_others_run(store: S
     _cast(store, w)
     raw_client(store).hdel(f"{store.prefix}task:first", "n:m")
     (finding,) = audit(store)
-    assert (finding.what, finding.subject) == ("lost-message", "first.n")
+    assert (finding.code, finding.subject) == ("lost-message", "first.n")
     audit(store, repair=True)
     assert audit(store) == []
     assert raw_client(store).hkeys(f"{store.prefix}aside") == [b"first.n"]
@@ -256,7 +256,7 @@ def test_an_unreadable_record_is_set_aside_and_its_slots_are_freed(store: Store,
     w = Worker(store)
     _cast(store, w)
     overwrite(store, "runs.n", b"rubbish")
-    assert ("unreadable-record", "runs.n") in [(finding.what, finding.subject) for finding in audit(store)]
+    assert ("unreadable-record", "runs.n") in [(finding.code, finding.subject) for finding in audit(store)]
     w.running.pop("runs.n")
     audit(store, repair=True)
     assert audit(store) == []
@@ -335,7 +335,7 @@ def _circle(store: Store, w: Worker, ranks: tuple[int, int] = (0, 0)) -> None:
 def test_a_circle_is_broken_whatever_the_priorities(store: Store, clock: Clock, ranks: tuple[int, int]) -> None:
     w = Worker(store)
     _circle(store, w, ranks)
-    assert [finding.what for finding in audit(store)] == ["deadlock"]
+    assert [finding.code for finding in audit(store)] == ["deadlock"]
     audit(store, repair=True)
     assert audit(store) == []
     assert sorted(wind_up(clock, w)) == ["ab.n", "ba.n"]
@@ -347,7 +347,7 @@ def test_a_circle_is_broken_though_younger_ones_wait_behind_it(store: Store, clo
     w.deliver("behind-a.n", A)
     w.deliver("behind-b.n", B)
     (finding,) = audit(store)
-    assert finding.what == "deadlock"
+    assert finding.code == "deadlock"
     assert finding.subject in ("ab.n", "ba.n"), "to start over helps only if it holds something"
     audit(store, repair=True)
     assert audit(store) == []

@@ -24,6 +24,7 @@ from tests.store.actors import (
     raw_client,
     ready_in,
     sweep_all,
+    unacked_by,
     wind_up,
 )
 from tests.store.post import Fetched, taking
@@ -71,8 +72,7 @@ def fetched(w: Worker) -> Fetched:
 
 
 def unacked(store: Store, worker: str = "w1") -> dict[str, bytes]:
-    found = raw_client(store).hgetall(f"{store.prefix}unacked:{worker}")
-    return {field.decode(): text for field, text in found.items()}
+    return unacked_by(store, worker)
 
 
 def alarm_of(store: Store, what: str, ticket: str) -> float | None:
@@ -348,7 +348,7 @@ def test_the_worker_dies_after_a_hand_over(store: Store, clock: Clock, policy: P
         store.beat("w2")
     assert field_of(store, "second.n", "state") == "away"
     assert holders(store, "a") == set()
-    patience = 2 * policy.lease if acked and not late else policy.forget
+    patience = 2 * policy.lease if acked and not late else policy.place_ttl
     assert alarm_of(store, "forget", "second.n") == clock.now + patience * 1e6
     if not acked:
         assert other.pick_up(A) == ["second.n"]

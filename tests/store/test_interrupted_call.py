@@ -7,7 +7,7 @@ import signal
 import threading
 from types import FrameType
 
-from celery_limits.chain import ConcurrencyLink
+from celery_limits.declare.chain import ConcurrencyLink
 from celery_limits.store import Store
 from celery_limits.store.outcomes import Admitted, Joined, Released
 from tests.redis_server import RedisServer

@@ -8,8 +8,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from redis import Redis
 
 from celery_limits.store.scripts import load
+from tests.store.model_cast import OF_GROUPS
 from tests.store.model_machine import machine_on
-from tests.store.mutations import MUTATIONS, Mutation
+from tests.store.mutations import MUTATIONS, OF_SHARES, Mutation
 
 # Not shortened, since nobody will read the story: that one was found is all that is asked.
 SETTINGS = settings(
@@ -28,6 +29,14 @@ SETTINGS = settings(
 def test_a_seeded_bug_is_caught(redis: Redis, mutation: Mutation) -> None:
     with pytest.raises(AssertionError, match=mutation.found):
         run_state_machine_as_test(machine_on(redis, mutation.scripts()), settings=SETTINGS)
+
+
+@pytest.mark.timeout(900)  # the rarest takes a thousand stories and more
+@pytest.mark.parametrize("mutation", OF_SHARES, ids=lambda mutation: mutation.name)
+def test_an_unfair_store_is_caught(redis: Redis, mutation: Mutation) -> None:
+    stories = settings(SETTINGS, max_examples=3000)
+    with pytest.raises(AssertionError, match=mutation.found):
+        run_state_machine_as_test(machine_on(redis, mutation.scripts(), OF_GROUPS), settings=stories)
 
 
 def test_nothing_is_caught_where_there_is_no_bug(redis: Redis) -> None:

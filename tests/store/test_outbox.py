@@ -9,11 +9,28 @@ import json
 
 import pytest
 
+from celery_limits.message.header import Header, read_header
 from celery_limits.store import Store
 from celery_limits.store.audit import audit
 from celery_limits.store.outcomes import Admitted, Duplicate, Parked, Released, Revoked
-from celery_limits.wire import Header, read_header
-from tests.store.actors import ANY, Clock, Worker, c, field_of, holders, live_on, names_in, r, settle, wind_up
+from tests.store.actors import (
+    ANY,
+    Clock,
+    Worker,
+    c,
+    field_of,
+    holders,
+    line_at,
+    live_on,
+    names_in,
+    r,
+    raw_client,
+    settle,
+    used,
+    wind_up,
+)
+from tests.store.model_message import Message
+from tests.store.post import QUEUE, Post, list_of
 
 A = c("a", 1)
 
@@ -38,6 +55,23 @@ def test_a_grant_is_claimed_published_settled_and_picked_up(store: Store, clock:
     settle(store, ["t.n"])
     assert field_of(store, "t.n", "kept") == "", "the broker has it now"
     assert audit(store) == []
+    assert isinstance(w.deliver("t.n", A), Admitted)
+    wind_up(clock, w)
+
+
+def test_a_grant_that_is_published_into_our_own_queue_does_not_wait_anew(store: Store, clock: Clock) -> None:
+    """Its ticket came through another broker; the outbox publishes it to an app that has moved to our transport."""
+    w = Worker(store, queue="")
+    w.deliver("first.n", A)
+    message = Message("t.n", (A,), 0, False, QUEUE, None, None)
+    assert isinstance(w.deliver("t.n", A, message=message.body), Parked)
+    w.finish("first.n")
+    (claimed,) = store.claim()
+    assert (claimed.ticket, used(store, "a")) == ("t.n", 1)
+    assert not Post(store).publish(QUEUE, list_of(0), message.body, *message.stamp(clock.now)), "it is in its queue"
+    assert (field_of(store, "t.n", "state"), line_at(store, "a")) == ("granted", [])
+    settle(store, ["t.n"])
+    raw_client(store).delete(QUEUE, f"{store.prefix}call:{QUEUE}")
     assert isinstance(w.deliver("t.n", A), Admitted)
     wind_up(clock, w)
 
@@ -105,7 +139,7 @@ def test_published_twice_runs_once_after_the_first_has_ended(store: Store, clock
     w.finish("t.n")
     assert field_of(store, "t.n", "state") == "finished"
     assert isinstance(w.deliver("t.n", A), Duplicate), "the second copy finds that the first has run"
-    live_on(clock, store.policy.remember + 5, w)
+    live_on(clock, store.policy.revoke_ttl + 5, w)
     assert names_in(store, "task:*") == []
     wind_up(clock, w)
 

@@ -6,7 +6,7 @@ import pytest
 
 from celery_limits.store import Store
 from celery_limits.store.keys import limit_key, split_line
-from celery_limits.store.reads import rate_text
+from celery_limits.store.status import rate_text
 from tests.store.actors import ANY, Clock, Worker, c, f, live_on, r, raw_client, wind_up
 
 
@@ -134,6 +134,8 @@ def test_messages_of_those_that_wait(store: Store, clock: Clock) -> None:
         (720e6, "5/h"),
         (2e6, "30/m"),
         (0.0, "0/s"),
+        (86.4e6, "1000/d"),
+        (120.96e6, "5000/w"),
         (7e9, "0.0001429/s"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Scenarios L1 to L16, from a limit-chain broker, as far as the store decides them: L6 needs a worker."""
+"""Scenarios L1 to L16 of docs/scenarios.md, as far as the store decides them: L6 needs a worker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_limits.chain import Link
+from celery_limits.declare.chain import Link
 from celery_limits.store import Store, StoreBroken
 from celery_limits.store.audit import audit
 from celery_limits.store.outcomes import Admitted, Cancelled, Failed, Parked, Refreshed, Revoked, Stale

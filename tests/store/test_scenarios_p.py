@@ -1,10 +1,10 @@
-"""Scenarios P2, P3, P4 and P6, from pg-boss. P1 and P5 need a worker."""
+"""Scenarios P2, P3, P4 and P6 of docs/scenarios.md. P1 and P5 need a worker."""
 
 from __future__ import annotations
 
 from celery_limits.store import Store
 from celery_limits.store.outcomes import Admitted, Full, Parked, Revoked
-from tests.store.actors import ANY, Clock, Worker, c, holders, line_at, names_in, raw_client, ready_in, wind_up
+from tests.store.actors import ANY, Clock, Worker, c, line_at, names_in, raw_client, ready_in, used, wind_up
 
 A, B = c("a", 1), c("b", 1)
 
@@ -25,7 +25,7 @@ def test_p3_a_smaller_size_on_the_same_key_does_not_bar_a_larger_one(store: Stor
     assert isinstance(w.deliver("gold1.n", gold), Admitted)
     assert isinstance(w.deliver("gold2.n", gold), Admitted)
     assert isinstance(w.deliver("gold3.n", gold), Parked)
-    assert len(holders(store, "a")) == 3
+    assert used(store, "a") == 3
 
     w.finish("gold1.n")  # two are in: no room for a plain one, room for a gold one
     assert w.pick_up(ANY) == ["gold3.n"]

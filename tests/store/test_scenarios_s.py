@@ -1,4 +1,4 @@
-"""Scenarios S1 to S8, from Solid Queue, as far as the store decides them: of S6 and S8 its half is here."""
+"""Scenarios S1 to S8 of docs/scenarios.md, as far as the store decides them: of S6 and S8 its half is here."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tests.store.actors import (
     ready_in,
     settle,
     sweep_all,
+    used,
     wind_up,
 )
 from tests.store.interleaving import Choices, Stage, every_way
@@ -189,7 +190,7 @@ def test_s6_twenty_rounds_of_shutdown_leave_a_limit_of_three_at_three(store: Sto
         for i in range(5):
             w.deliver(f"t{i}.n", three, late=True)
         w.pick_up(ANY, late=True)
-        assert len(w.running) == len(holders(store, "three")) == 3
+        assert len(w.running) == used(store, "three") == 3
         for ticket in list(w.running)[: round_ % 4]:
             w.finish(ticket, back=True)
         while store.leave(w.name).more:
@@ -198,7 +199,7 @@ def test_s6_twenty_rounds_of_shutdown_leave_a_limit_of_three_at_three(store: Sto
     for i in range(5):
         last.deliver(f"t{i}.n", three, late=True)
     last.pick_up(ANY, late=True)
-    assert len(last.running) == len(holders(store, "three")) == 3
+    assert len(last.running) == used(store, "three") == 3
     wind_up(clock, last)
 
 

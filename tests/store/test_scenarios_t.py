@@ -1,4 +1,4 @@
-"""Scenarios T1 to T5, from taskito, as far as the store decides them."""
+"""Scenarios T1 to T5 of docs/scenarios.md, as far as the store decides them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from celery_limits.store import Store
 from celery_limits.store.audit import audit
 from celery_limits.store.outcomes import Admitted, Duplicate, Parked, Released
-from tests.store.actors import ANY, Clock, Worker, c, holders, line_at, live_on, raw_client, ready_in, wind_up
+from tests.store.actors import ANY, Clock, Worker, c, holders, line_at, live_on, raw_client, ready_in, used, wind_up
 from tests.store.interleaving import Choices, Stage, every_way
 
 A, B = c("a", 1), c("b", 1)
@@ -50,12 +50,12 @@ def test_t1_two_workers_of_six_calls_each_in_every_merge(store: Store, clock: Cl
 
         def never_over() -> None:
             assert len(w1.running) + len(w2.running) <= 1
-            assert len(holders(store, "a")) <= 1
+            assert used(store, "a") <= 1
 
         first, second = (lambda s: _three_tasks(w1.through(s))), (lambda s: _three_tasks(w2.through(s)))
         with Stage(store, w1=first, w2=second) as stage:
             stage.play(choices, after_each=never_over)
-        assert len(holders(store, "a")) == min(1, len(line_at(store, "a")) + len(ready_in(store)))
+        assert used(store, "a") == min(1, len(line_at(store, "a")) + len(ready_in(store)))
         started = wind_up(clock, w1, w2)
         assert len(set(started)) == len(started)
         assert audit(store) == []
@@ -70,10 +70,10 @@ def test_t2_exactly_as_many_run_as_the_limit_says(store: Store, clock: Clock, li
         workers[i % 3].deliver(f"t{i}.n", c("k", limit))
     started = limit
     while started < limit + 3:
-        assert sum(len(w.running) for w in workers) == len(holders(store, "k")) == limit
+        assert sum(len(w.running) for w in workers) == used(store, "k") == limit
         busy = next(w for w in workers if w.running)
         busy.finish(next(iter(busy.running)))
-        assert len(holders(store, "k")) == limit
+        assert used(store, "k") == limit
         started += len(busy.pick_up(ANY))
     assert wind_up(clock, *workers) == []
 

@@ -15,7 +15,6 @@ from tests.store.actors import (
     Worker,
     c,
     f,
-    holders,
     line_at,
     live_on,
     names_in,
@@ -23,6 +22,7 @@ from tests.store.actors import (
     raw_client,
     ready_in,
     sweep_all,
+    used,
     wind_up,
 )
 
@@ -35,11 +35,11 @@ def test_a_resize_with_a_thousand_waiters_is_granted_in_batches(store: Store, cl
         w.deliver(f"t{i}.n", A)
     after = store.resize("a", 801)
     assert after.more
-    granted = [len(holders(store, "a"))]
+    granted = [used(store, "a")]
     while store.sweep().after.more:
-        granted.append(len(holders(store, "a")))
+        granted.append(used(store, "a"))
     assert max(later - earlier for earlier, later in itertools.pairwise([1, *granted])) <= 100
-    assert len(holders(store, "a")) == 801
+    assert used(store, "a") == 801
     assert ready_in(store) == [f"t{i}.n" for i in range(1, 801)]
     assert audit(store) == []
     raw_client(store).flushall()
@@ -188,7 +188,7 @@ def test_a_floating_limit_lowered_by_its_refresh_evicts_nobody(store: Store, clo
     assert isinstance(first, Admitted)
     (refresh,) = first.after.refreshes
     store.refreshed("fl", w.name, refresh.token, 1)
-    assert len(holders(store, "fl")) == 3
+    assert used(store, "fl") == 3
     for i in range(2):
         w.finish(f"t{i}.n")
         assert ready_in(store) == []
@@ -204,9 +204,9 @@ def test_an_idle_floating_limit_is_remembered_for_a_while_and_then_forgotten(sto
     (refresh,) = first.after.refreshes
     store.refreshed("fl", w.name, refresh.token, 7)
     w.finish("t1.n")
-    live_on(clock, store.policy.forget / 2, w)
+    live_on(clock, store.policy.place_ttl / 2, w)
     assert store.status("fl").floating == 7
-    live_on(clock, store.policy.forget, w)
+    live_on(clock, store.policy.place_ttl, w)
     assert names_in(store, "note:*") == []
     wind_up(clock, w)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from celery_limits.chain import ConcurrencyLink
+from celery_limits.declare.chain import ConcurrencyLink
 from celery_limits.store import Store, StoreUnavailable
+from celery_limits.store.batch import Batch
 from celery_limits.store.outcomes import Admitted, Parked, Released, Stale
-from celery_limits.store.together import Together
 from tests.redis_server import RedisServer
 from tests.store.cutting_proxy import cutting_proxy
 
@@ -25,7 +25,7 @@ def first_in(store: Store) -> Admitted:
 
 def a_turn(store: Store, fence: int) -> list[Any]:
     """The first is released, the second gets its slot and the third waits; and the first is released once more."""
-    together = Together(store)
+    together = Batch(store)
     together.release("first.n", "w", fence)
     together.admit("second.n", LINKS, "w", delivery="2")
     together.admit("third.n", LINKS, "w", delivery="3", message=b"m", queue="q")
@@ -48,7 +48,7 @@ def test_they_are_carried_out_in_their_order(store: Store) -> None:
 def test_in_one_exchange(store: Store) -> None:
     """From the second time on: at the first the server may not know the scripts."""
     fence = first_in(store).fence
-    twice = Together(store)
+    twice = Batch(store)
     twice.release("nobody.n", "w", 1)
     twice.admit("nobody.n", LINKS, "nobody", delivery="0")
     twice.exchange()
@@ -89,7 +89,7 @@ def test_what_fails_by_itself_fails_alone(store: Store) -> None:
     fence = first_in(store).fence
     client: Any = store.client
     client.set(f"{store.prefix}hold:odd", "not a set")
-    together = Together(store)
+    together = Batch(store)
     together.admit("odd.n", (ConcurrencyLink(key="odd", limit=1),), "w", delivery="2")
     together.release("first.n", "w", fence)
     odd, released = together.exchange()

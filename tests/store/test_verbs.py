@@ -75,7 +75,7 @@ def test_back_and_never_seen_again_is_forgotten(store: Store, clock: Clock) -> N
     w = Worker(store)
     w.deliver("t.n", A)
     w.finish("t.n", back=True)
-    live_on(clock, store.policy.forget - 5, w)
+    live_on(clock, store.policy.place_ttl - 5, w)
     assert names_in(store, "task:*") == ["task:t"]
     live_on(clock, 10, w)
     assert names_in(store, "task:*") == []
@@ -110,7 +110,7 @@ def test_a_spare_whose_acknowledgement_another_broker_did_not_hear_does_not_run(
         assert names_in(store, "task:*") == []
     else:
         assert isinstance(w2.deliver("t.n", A), Duplicate)
-        live_on(clock, store.policy.remember + 5, w1, w2)
+        live_on(clock, store.policy.revoke_ttl + 5, w1, w2)
     assert names_in(store, "task:*") == []
     assert wind_up(clock, w1, w2) == []
 
@@ -220,7 +220,7 @@ def test_a_cancelled_id_is_refused_until_it_is_forgotten(store: Store, clock: Cl
     w = Worker(store)
     cancelled = store.cancel("t")
     assert (cancelled.running, cancelled.ended) == (0, ())
-    live_on(clock, store.policy.remember - 5, w)
+    live_on(clock, store.policy.revoke_ttl - 5, w)
     assert isinstance(w.deliver("t.n", A), Revoked)
     assert store.explain("t").cancelled
     live_on(clock, 10, w)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kombu import Connection
 
-from celery_limits.transport import membership
+from celery_limits.transport import member as membership
 from tests.redis_server import RedisServer
 
 _names = itertools.count(1)
@@ -34,7 +34,7 @@ def connect(redis_server: RedisServer) -> Iterator[Connect]:
     for connection in made:
         connection.close()
     for member in list(membership._members.values()):
-        member.stop()
-        membership.disown(member)
+        member.lease.stop()
+        membership.disown(member.lease)
     with redis_server.client() as client:
         client.flushall()

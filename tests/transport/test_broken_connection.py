@@ -11,7 +11,7 @@ from kombu import Connection, Consumer, Exchange, Producer, Queue
 from redis import exceptions as redis_errors
 
 from celery_limits.store.scripts import load
-from celery_limits.transport import membership
+from celery_limits.transport import member as membership
 from tests.redis_server import RedisServer
 from tests.store.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.transport.conftest import Connect
@@ -82,7 +82,7 @@ def reader(connect: Connect, wire: CuttingProxy, queue: str) -> Iterator[Reader]
 
 def unacked(server: RedisServer) -> list[Any]:
     with server.client() as client:
-        return [field for key in client.keys("*unacked:*") for field in client.hkeys(key)]
+        return [field for key in client.keys("*unacked:*") for field in client.zrange(key, 0, -1)]
 
 
 @pytest.mark.parametrize("on", ["the same channel", "a new connection"])
@@ -186,7 +186,7 @@ def test_redis_is_away_when_what_still_ran_is_acknowledged(
     running.ack()
     wire.reopen()
     if then == "it leaves":
-        member.stop()
+        member.lease.stop()
     wait_until(lambda: not unacked(redis_server), "it is acknowledged")
     with connect("redis").channel() as channel:
         assert channel.basic_get(queue) is None
@@ -219,7 +219,7 @@ def test_who_was_taken_for_dead_starts_over(
     put(connect(), queue, 1)
     reader.reads(1)
     [member] = membership._members.values()
-    assert member._store.leave(member.worker).more == 0
+    assert member.lease._store.leave(member.worker).more == 0
     reader.fails()
     assert bodies(reader.reads(2)) == [1, 1]
     reader.got[0].ack()

@@ -11,7 +11,7 @@ from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.transport import redis
 
 from celery_limits.store import Policy, Store
-from celery_limits.transport import membership
+from celery_limits.transport import member as membership
 from tests.redis_server import RedisServer
 from tests.transport.conftest import Connect
 from tests.waiting import wait_until
@@ -198,10 +198,11 @@ def test_a_worker_whose_lease_lapsed_gives_back(connect: Connect, queue: str) ->
     ours = connect(limits_lease=1.0)
     take(ours, queue, 2)
     [dead] = membership._members.values()
-    dead._keeper.stop()
-    dead._stopped.set()
-    dead._keeper.stop()
-    dead._thread.join()
+    heartbeat = dead.lease._heartbeat
+    assert heartbeat is not None
+    heartbeat.stop()
+    dead.lease.stopped.set()
+    dead.lease._thread.join()
     membership._members.clear()
     got = take(connect(limits_lease=1.0), queue, 2)
     assert bodies(got) == [1, 2]
@@ -215,8 +216,8 @@ def test_a_live_worker_keeps_what_it_fetched(connect: Connect, redis_server: Red
     ours, other = connect(limits_lease=0.3), connect(limits_lease=0.3)
     held = take(ours, queue, 1)
     [member] = membership._members.values()
-    until = member._good_until
-    wait_until(lambda: member._good_until > until + 1.0, "several leases pass")
+    until = member.lease._good_until
+    wait_until(lambda: member.lease._good_until > until + 1.0, "several leases pass")
     assert take_all(other, queue) == []
     held[0].ack()
     with redis_server.client() as client:

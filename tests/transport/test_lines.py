@@ -12,9 +12,10 @@ import pytest
 from celery import Celery
 
 from celery_limits import Concurrency, FloatingConcurrency, Limits, RateLimit
-from celery_limits.publish import links_of
+from celery_limits.app.stamp import links_of
 from celery_limits.store.outcomes import Admitted
-from celery_limits.transport import lines, membership
+from celery_limits.transport import early_park as lines
+from celery_limits.transport import member as membership
 from tests.redis_server import RedisServer
 from tests.waiting import wait_until
 
@@ -84,10 +85,10 @@ def no_lease_left(redis_server: RedisServer) -> Iterator[None]:
     yield
     members = list(membership._members.values())
     for member in members:
-        member._stopped.set()
+        member.lease.stopped.set()
     for member in members:
-        member.stop()
-        membership.disown(member)
+        member.lease.stop()
+        membership.disown(member.lease)
 
 
 @pytest.fixture
@@ -122,8 +123,9 @@ def test_with_room_it_goes_into_the_queue_and_takes_no_slot(world: World) -> Non
 def test_a_task_with_an_eta_is_in_no_line_before_its_time(world: World) -> None:
     task = world.task(ONE)
     world.hold(task, key="full")
-    task.apply_async(kwargs={"key": "full"}, countdown=3600)
-    assert (world.queued(), world.waiting("full")) == (1, 0)
+    sent = task.apply_async(kwargs={"key": "full"}, countdown=3600)
+    assert (world.queued(), world.waiting("full")) == (0, 0)
+    assert [story.state for story in world.limits.explain(sent.id).tickets] == ["delayed"]
 
 
 @pytest.mark.parametrize(
@@ -249,14 +251,15 @@ def test_what_comes_from_the_line_carries_what_it_holds(world: World) -> None:
 
 
 def test_with_a_keyprefix(redis_server: RedisServer) -> None:
-    world = World(redis_server, global_keyprefix="shop.")
-    task = world.task(ONE)
-    world.hold(task, key="full")
-    task.delay(key="full")
-    task.delay(key="free")
-    assert (world.queued(), world.waiting("full"), len(world.take())) == (1, 1, 1)
-    assert all(name.startswith(b"shop.") for name in world.client.scan_iter("*"))
-    world.client.flushall()
+    """On a server of its own: consumers of other tests in this process still renew their leases."""
+    with RedisServer(redis_server.binary) as server:
+        world = World(server, global_keyprefix="shop.")
+        task = world.task(ONE)
+        world.hold(task, key="full")
+        task.delay(key="full")
+        task.delay(key="free")
+        assert (world.queued(), world.waiting("full"), len(world.take())) == (1, 1, 1)
+        assert all(name.startswith(b"shop.") for name in world.client.scan_iter("*"))
 
 
 def test_a_purge_takes_those_in_line_too_and_leaves_what_runs(world: World) -> None:
@@ -318,6 +321,7 @@ SIFTED = [
     [FloatingConcurrency("{key}", default=1, refresh="tests.worker.sizes:size_of", every=2.5, weight=1, max_waiting=9)],
     [FloatingConcurrency("{key}", default=1, refresh="tests.worker.sizes:size_of", every=60), Concurrency("é ☃", 9)],
     [RateLimit("{key}", "7/h", burst=2, cost=2), Concurrency("{key}'s", 1)],
+    [Concurrency("{key}", 1), RateLimit("daily", "1000/d"), RateLimit("weekly", "5000/w", burst=3)],
 ]
 
 
@@ -369,3 +373,13 @@ def _turn(connection: Any, got: list[Any], count: int) -> bool:
         with suppress(TimeoutError):
             connection.drain_events(timeout=0.2)
     return len(got) >= count
+
+
+@pytest.mark.parametrize("priority", ["high", [1], float("nan")])
+def test_one_whose_priority_is_no_number_goes_through_its_queue(world: World, priority: Any) -> None:
+    """kombu takes it for none; the gate fails the task."""
+    task = world.task(ONE)
+    world.hold(task, key="full")
+    task.apply_async(kwargs={"key": "full"}, priority=priority)
+    assert world.limits.status("full").waiting == 0
+    assert world.client.llen(world.name) == 1

@@ -62,7 +62,7 @@ def scene(connect: Connect, queue: str) -> Iterator[Scene]:
 
 def unacked(server: RedisServer) -> int:
     with server.client() as client:
-        return sum(int(client.hlen(name)) for name in client.keys("*unacked:*"))
+        return sum(int(client.zcard(name)) for name in client.keys("*unacked:*"))
 
 
 def test_an_idle_loop_acknowledges_before_it_sleeps(scene: Scene, redis_server: RedisServer) -> None:

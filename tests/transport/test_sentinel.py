@@ -9,7 +9,7 @@ import pytest
 from kombu import Connection
 
 from celery_limits.store import StoreUnavailable
-from celery_limits.store.listener import Listener
+from celery_limits.store.bell import Bell
 from celery_limits.transport.transports import client_of
 from tests.waiting import DEADLINE
 from tests.worker.sentinels import NAME, Watched
@@ -47,7 +47,7 @@ def test_a_connection_asks_again_when_it_was_lost(watched: Watched, connection: 
 def test_the_bell_is_heard(watched: Watched, connection: Any) -> None:
     """It is the primary's: redis-py would listen at localhost:6379."""
     client: Any = client_of(connection, DEADLINE)
-    listener = Listener(client, "bell")
+    listener = Bell(client, "bell")
     client.rpush("bell", "1")
     listener.wait(DEADLINE)
     assert client.llen("bell") == 0

@@ -11,8 +11,8 @@ from kombu import Connection
 from kombu.transport import redis
 
 from celery_limits import Limits
+from celery_limits.transport.schemes import plain_of
 from celery_limits.transport.transports import client_of
-from celery_limits.transport.url import plain_of
 
 PARAMETERS = ("hostname", "port", "userid", "password", "virtual_host", "ssl")
 URLS = [
@@ -59,10 +59,19 @@ def test_redis_gets_what_kombu_would_give_it() -> None:
         client = client_of(Connection(url, transport_options={"max_connections": 7, "client_name": "shop"}), 5.0)
         assert client is not None
         found = client.connection_pool.connection_kwargs
-        return {name: found.get(name) for name in ("host", "port", "db", "path", "username", "password", "client_name")}
+        same = {name: found.get(name) for name in ("host", "port", "db", "path", "client_name")}
+        return {**same, "login": login(found)}
+
+    def login(found: dict[str, Any]) -> tuple[Any, ...]:
+        provider = found.get("credential_provider")
+        return tuple(provider.get_credentials()) if provider else (found.get("username"), found.get("password"))
 
     known = "client_name" in redis.Channel.from_transport_options  # since kombu 5.6
-    for url in ("redis://me:secret@example.org:7000/3", "redis+socket:///run/redis.sock?virtual_host=2"):
+    for url in (
+        "redis://me:secret@example.org:7000/3",
+        "redis+socket:///run/redis.sock?virtual_host=2",
+        "redis+socket://me:se%2Fcret@/run/redis.sock",
+    ):
         ours, plain = kwargs(f"limits+{url}"), kwargs(url)
         assert ours == plain
         assert ours["client_name"] == ("shop" if known else None)

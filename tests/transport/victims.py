@@ -20,7 +20,7 @@ from kombu import Connection, Consumer, Exchange, Queue
 from redis.connection import AbstractConnection
 
 import celery_limits  # noqa: F401  (registers the transport)
-from celery_limits.transport import membership
+from celery_limits.transport import member as membership
 
 __all__ = ["CUT_OFF", "DONE", "TOOK", "Entry", "Ledger", "consume", "nursery"]
 

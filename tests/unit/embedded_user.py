@@ -20,6 +20,8 @@ from celery_limits.embedded import EmbeddedError, EmbeddedRedis, embedded_url
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
+NOBODY = 65534
+"""A user who owns nothing of ours."""
 
 
 def process_of(url: str) -> psutil.Process:
@@ -144,7 +146,7 @@ class _Commands:
         return "closed"
 
     def become_nobody(self) -> str:
-        os.setuid(65534)
+        os.setuid(NOBODY)
         return "nobody"
 
     def imported(self) -> str:

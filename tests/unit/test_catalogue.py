@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from celery_limits import Concurrency, FloatingConcurrency, RateLimit
-from celery_limits.catalogue import Catalogue
-from celery_limits.chain import declare
-from celery_limits.limits import Limit
-from celery_limits.store.reads import Status
+from celery_limits.app.declared import Catalogue
+from celery_limits.declare.chain import declare
+from celery_limits.declare.limits import Limit
+from celery_limits.store.status import Status
 
 
 def _by_hand(tenant: int) -> str:

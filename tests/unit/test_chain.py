@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from celery_limits import Concurrency, DeclarationError, FloatingConcurrency, RateLimit, ResolutionError
-from celery_limits.chain import (
+from celery_limits.declare.chain import (
     AnyLink,
     ConcurrencyLink,
     Declared,
@@ -23,7 +23,7 @@ from celery_limits.chain import (
     declare,
     resolve_chain,
 )
-from celery_limits.limits import Limit
+from celery_limits.declare.limits import Limit
 
 
 def ship(tenant_id: Any = None, order_id: Any = None, **options: Any) -> None: ...
@@ -91,13 +91,13 @@ class TestDeclare:
 class TestResolve:
     def test_a_call_becomes_links_in_the_order_declared(self) -> None:
         links = resolved(
-            Concurrency("tenant:{tenant_id}", 3, weight=2, on_full="discard", max_waiting=5),
+            Concurrency("tenant:{tenant_id}", 3, weight=2, on_full="discard"),
             floating("warehouse", every=30),
             RateLimit("carrier-api", "100/m", burst=20),
             args=(42,),
         )
         assert links == (
-            ConcurrencyLink(key="tenant:42", limit=3, weight=2, on_full="discard", max_waiting=5),
+            ConcurrencyLink(key="tenant:42", limit=3, weight=2, on_full="discard"),
             FloatingLink(key="warehouse", default=10, every=30.0, refresh="shop:slots"),
             RateLink(key="carrier-api", rate="100/m", burst=20, cost=1),
         )
@@ -153,8 +153,8 @@ class TestResolve:
             (Concurrency(lambda: "", 1), "the key is an empty string"),
             (Concurrency(lambda: {"a": 1}, 1), "the key is {'a': 1} (dict)"),
             (Concurrency(lambda: ["a"], 1), "the key is ['a'] (list)"),
-            (Concurrency(lambda: "a\nb", 1), "control character or surrogate at 1: 'a\\nb'"),
-            (Concurrency(lambda: "\ud800", 1), "control character or surrogate"),
+            (Concurrency(lambda: "a\nb", 1), "control character U+000A at 1: 'a\\nb'"),
+            (Concurrency(lambda: "\ud800", 1), "surrogate U+D800 at 0"),
             (Concurrency(lambda: "k" * 300, 1), "300 bytes long, at most 200"),
             (Concurrency(lambda: 1 / 0, 1), "for the key raised ZeroDivisionError"),
             (Concurrency(lambda needed: "k", 1), "for the key raised TypeError"),
@@ -236,7 +236,7 @@ class TestOneShape:
         [
             (
                 Concurrency("k:{src}", 5, max_waiting=3),
-                Concurrency("k:{dst}", 4, weight=2, on_full="discard", max_waiting=7),
+                Concurrency("k:{dst}", 4, weight=2, on_full="discard"),
                 ConcurrencyLink(key="k:x", limit=4, weight=2, on_full="discard", max_waiting=3),
             ),
             (

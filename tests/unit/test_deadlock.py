@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_limits import Concurrency, DeadlockError, DeclarationError, FloatingConcurrency, RateLimit
-from celery_limits.chain import Declared, declare
-from celery_limits.deadlock import check_chains
-from celery_limits.limits import Limit
+from celery_limits.declare.chain import Declared, declare
+from celery_limits.declare.deadlock import check_chains
+from celery_limits.declare.limits import Limit
 
 
 def anything(**arguments: object) -> None: ...

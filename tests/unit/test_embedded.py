@@ -11,8 +11,7 @@ import psutil
 import pytest
 import redis
 
-from celery_limits import _embedded_watcher as watcher
-from celery_limits.embedded import EmbeddedRedis
+from celery_limits.embedded import EmbeddedRedis, watcher
 from tests.unit.embedded_user import User, process_of, run_id, wait_gone
 
 

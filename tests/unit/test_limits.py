@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_limits import Concurrency, DeclarationError, FloatingConcurrency, LimitError, RateLimit
+from celery_limits.declare.limits import Limit, parse_rate
 from celery_limits.errors import Refused, shorten
-from celery_limits.limits import Limit, parse_rate
 
 
 def slots() -> int:
@@ -63,7 +63,7 @@ def floating(**changes: Any) -> FloatingConcurrency:
 
 EACH_KIND: list[Limit] = [
     Concurrency("tenant:{tenant_id}", 3),
-    Concurrency(by_tenant, slots, weight=slots, on_full="discard", max_waiting=0),
+    Concurrency(by_tenant, slots, weight=slots, on_full="discard"),
     FloatingConcurrency("warehouse", default=10, refresh="shop.capacity:slots", every=30),
     RateLimit("carrier-api", "100/m", burst=20, cost=2),
 ]
@@ -88,7 +88,7 @@ class TestValues:
             (EACH_KIND[0], "Concurrency('tenant:{tenant_id}', 3)"),
             (
                 EACH_KIND[1],
-                "Concurrency(<M:by_tenant>, <M:slots>, weight=<M:slots>, on_full='discard', max_waiting=0)",
+                "Concurrency(<M:by_tenant>, <M:slots>, weight=<M:slots>, on_full='discard')",
             ),
             (
                 EACH_KIND[2],
@@ -181,7 +181,9 @@ class TestRefused:
                 lambda: Concurrency("k", 2, weight=3),
                 "weight 3 is more than limit 2, so the task could never run",
             ),
-            (lambda: Concurrency("k", 1, on_full="drop"), "on_full must be 'wait' or 'discard', not 'drop'"),  # type: ignore[arg-type]
+            (lambda: Concurrency("k", 1, on_full="drop"), "on_full must be 'wait', 'discard', 'replace' or 'preempt'"),  # type: ignore[arg-type]
+            (lambda: Concurrency("k", 1, on_full="discard", max_waiting=5), "max_waiting=5 has no effect"),
+            (lambda: floating(on_full="discard", max_waiting=0), "on_full='discard' never waits"),
             (lambda: Concurrency("k", 1, on_full=["wait"]), "on_full must be"),  # type: ignore[arg-type]
             (lambda: Concurrency("", 1), "the key is empty"),
             (lambda: Concurrency("k" * 201, 1), "201 bytes"),
@@ -312,16 +314,29 @@ class TestRates:
         assert per_second == pytest.approx(1e6 / interval_us if interval_us else 0)
 
     @pytest.mark.parametrize(
+        ("rate", "text", "interval_us"),
+        [
+            ("1000/d", "1000/d", 86_400_000.0),
+            ("0.5/d", "0.5/d", 172_800_000_000.0),
+            ("5000/w", "5000/w", 120_960_000.0),
+            ("0/w", "0/w", None),
+        ],
+    )
+    def test_of_days_and_weeks(self, rate: str, text: str, interval_us: float | None) -> None:
+        assert parse_rate(rate) == (text, interval_us)
+        assert RateLimit("k", rate).rate == text
+
+    @pytest.mark.parametrize(
         "rate",
         [
-            *("", "/m", "m", "10/", "10/d", "10/M", "10 /m", " 10/m", "10/m\n", "10/m/m", "1e3/s", "1_0/s"),
+            *("", "/m", "m", "10/", "10/y", "10/M", "10 /m", " 10/m", "10/m\n", "10/m/m", "1e3/s", "1_0/s"),
             *("nan/s", "inf", "0x10", "+1/s", "1./s", "\u0661\u0660/s", "9" * 99),
             *(math.nan, True, None, b"1/s", [1], 1j),
         ],
         ids=shorten,
     )
     def test_that_can_not_be_read_are_refused_with_examples(self, rate: Any) -> None:
-        with pytest.raises(DeclarationError, match=r"can't be read: write '100/m'"):
+        with pytest.raises(DeclarationError, match=r"can't be read: write '10/s'"):
             RateLimit("k", rate)
 
     @pytest.mark.parametrize(

@@ -22,13 +22,19 @@ DANGEROUS = frozenset(
     {"eval", "exec", "compile", "__import__", "import_module", "symbol_by_name", "system", "popen", "loads", "load"}
 )
 KNOWN = {
+    "install.py import_module",  # a module of ours
+    "patches/registry.py import_module",  # named by a patch of ours
+    "store/aside.py loads",  # plain JSON
     "worker/refresh.py symbol_by_name",  # only what a task of this app declares
-    "worker/envelope.py loads",  # JSON of our own
-    "ending.py loads",  # kombu's, with the app's accept_content
-    "store/reads.py loads",  # JSON out of a script
+    "message/envelope.py loads",  # JSON of our own
+    "store/changes.py loads",  # plain JSON
+    "web/http.py loads",  # plain JSON
+    "store/steering.py loads",  # plain JSON
+    "store/status.py loads",  # JSON out of a script
     "store/store.py load",  # a script of ours
-    "transport/courier.py load",  # a script of ours
+    "transport/queue_scripts.py load",  # a script of ours
     "transport/payload.py loads",  # JSON
+    "transport/delays.py loads",  # plain JSON
     "cli/health.py symbol_by_name",  # only what a task of this app declares, from the command line
 }
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celery_limits.declare.template import MAX_KEY_BYTES, Template, check_key, text_of
 from celery_limits.errors import Refused, shorten
-from celery_limits.template import MAX_KEY_BYTES, Template, check_key, text_of
 
 
 class Colour(Enum):
@@ -272,7 +272,7 @@ class TestKeys:
         assert 0 < len(key.encode()) <= MAX_KEY_BYTES
         assert not set(key) & {chr(n) for n in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
-    @pytest.mark.parametrize("key", ["k" * 200, "é" * 100, "a b", "{x}", "a:b/c#d", "\u00a0", "\u200d"])
+    @pytest.mark.parametrize("key", ["k" * 200, "é" * 100, "a b", "{x}", "a:b/c#d", "\u00a0"])
     def test_odd_but_harmless_keys_are_fine(self, key: str) -> None:
         assert check_key(key) == key
 

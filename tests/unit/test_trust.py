@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_limits.chain import ConcurrencyLink, FloatingLink, Link, RateLink
-from celery_limits.trust import lowered
+from celery_limits.declare.chain import ConcurrencyLink, FloatingLink, Link, RateLink
+from celery_limits.declare.trust import lowered
 
 OWN = ConcurrencyLink(key="a", limit=4, weight=2, max_waiting=10)
 FLOATING = FloatingLink(key="f", default=4, every=30.0, refresh="shop:size", weight=2)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from celery_limits import CorruptChain, ResolutionError
-from celery_limits.chain import ConcurrencyLink, FloatingLink, Link, RateLink
+from celery_limits.declare.chain import ConcurrencyLink, FloatingLink, Link, RateLink
 from celery_limits.errors import shorten
-from celery_limits.wire import HEADER, Header, derived_ticket, new_ticket, read_header, task_id_of, ticket_in
+from celery_limits.message.header import HEADER, Header, derived_ticket, new_ticket, read_header, task_id_of, ticket_in
 
 TASK_ID = "3f0e1d0e-6d3c-4e1f-9d5c-1a2b3c4d5e6f"
 LINKS: tuple[Link, ...] = (
@@ -54,10 +54,16 @@ class TestRoundTrip:
     def test_a_header_of_three_links_all_held_is_under_400_bytes(self) -> None:
         assert len(json.dumps(DONE.dump(), separators=(",", ":"))) < 400
 
+    def test_one_of_version_1_is_read(self) -> None:
+        old = {**without("arrival"), "v": 1}
+        for _ in range(2):  # the second time its chain is known
+            assert read_header(old) == DONE.model_copy(update={"v": 1})
+        assert list(read_header(old).dump()) == list(DONE.dump())
+
     def test_position_held_and_fence_are_always_there_and_last(self) -> None:
         fresh = Header(ticket="id.nonce", links=LINKS).dump()
-        assert list(fresh) == ["v", "ticket", "links", "at", "held", "fence"]
-        assert json.dumps(fresh, separators=(",", ":")).endswith('],"at":0,"held":[],"fence":0}')
+        assert list(fresh) == ["v", "ticket", "links", "arrival", "at", "held", "fence"]
+        assert json.dumps(fresh, separators=(",", ":")).endswith('],"arrival":"","at":0,"held":[],"fence":0}')
 
     def test_defaults_are_left_out_of_links(self) -> None:
         assert DONE.dump()["links"] == [
@@ -107,13 +113,21 @@ class TestCorrupt:
             ("{}", "not a mapping"),
             ([], "not a mapping"),
             (True, "not a mapping"),
-            ({}, "version None is not 1"),
-            (on_the_wire(v=2), "version 2 is not 1"),
-            (on_the_wire(v="1"), "version '1' is not 1"),
-            (on_the_wire(v=True), "version True is not 1"),
-            (on_the_wire(v=1.0), "version 1.0 is not 1"),
-            (on_the_wire(v=[1]), "version [1] is not 1"),
-            *[(without(name), f"'{name}' is missing") for name in ("ticket", "links", "at", "held", "fence")],
+            ({}, "version None is not one of those understood here, 1 and 2"),
+            (on_the_wire(v=3), "version 3 is not one of"),
+            (on_the_wire(v="2"), "version '2' is not one of"),
+            (on_the_wire(v=True), "version True is not one of"),
+            (on_the_wire(v=2.0), "version 2.0 is not one of"),
+            (on_the_wire(v=[2]), "version [2] is not one of"),
+            (on_the_wire(v=1), "unknown field 'arrival'"),
+            *[
+                (without(name), f"'{name}' is missing")
+                for name in ("ticket", "links", "arrival", "at", "held", "fence")
+            ],
+            (on_the_wire(arrival=0), "arrival: Input should be a valid string, not 0"),
+            (on_the_wire(arrival="7"), "arrival: the arrival '7' is not '<number>-<seal>'"),
+            (on_the_wire(arrival="0-" + "a" * 20), "is not '<number>-<seal>'"),
+            (on_the_wire(arrival="7-" + "A" * 20), "is not '<number>-<seal>'"),
             (on_the_wire(extra=1), "unknown field 'extra'"),
             (on_the_wire(**{"x" * 10_000: 1}), "unknown field 'xxx"),
             # ticket
@@ -253,7 +267,7 @@ class TestAnyInput:
         with pytest.raises(CorruptChain):
             read_header(value)
 
-    @given(st.sampled_from(["v", "ticket", "links", "at", "held", "fence"]), json_values)
+    @given(st.sampled_from(["v", "ticket", "links", "arrival", "at", "held", "fence"]), json_values)
     def test_a_good_header_with_any_field_replaced_is_a_header_or_corrupt(self, name: str, value: object) -> None:
         header = on_the_wire(**{name: value})
         read = read_or_none(header)

@@ -26,13 +26,15 @@ from tests.waiting import DEADLINE, wait_until
 from tests.worker.proj import CONF, build
 from tests.worker.stage import Entry, Stage, is_alive
 
-__all__ = ["LEASE", "Scene", "Sent", "Worker", "Workers", "celery_program", "leftovers"]
+__all__ = ["LEASE", "MINGLES", "Scene", "Sent", "Worker", "Workers", "celery_program", "leftovers"]
 
 OURS = os.environ.get("LIMITS_TEST_TRANSPORT", "")
 """`limits+` to run the tests on our own transport."""
 
 LEASE = 300.0
 """Of shared workers. Long, so that what happens soon after an end was not brought about by a beat."""
+MINGLES = "mingles"
+"""In place of an option: the worker asks the others who they are when it starts, as workers do by default."""
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -58,9 +60,10 @@ class Worker:
         self.namespace = conf.get("limits_namespace", "")
         self.log_file = directory / f"{name}.log"
         command = [sys.executable, "-m", "celery", "-A", "tests.worker.proj", "worker", "-n", self.name, "-l", "info"]
+        alone = () if MINGLES in options else ("--without-mingle",)
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--without-mingle", "--without-gossip", *options],
+                [*command, *alone, "--without-gossip", *(option for option in options if option != MINGLES)],
                 cwd=ROOT,
                 env=environment(conf),
                 stdin=subprocess.DEVNULL,
@@ -205,7 +208,7 @@ def _stop_all(found: Iterable[Worker]) -> None:
 
 
 def leftovers(limits: Limits) -> list[str]:
-    """What is in the store beyond settings, the leases of live workers, and revokes that are still remembered."""
+    """What is in the store beyond settings, leases of live workers, and what is remembered of revokes and trails."""
     store = limits.store
     client: Any = store.client
     left = []
@@ -220,7 +223,16 @@ def leftovers(limits: Limits) -> list[str]:
         elif kind == "alarms":
             members = (member.decode() for member in client.zrange(raw, 0, -1))
             left += [f"alarm {member}" for member in members if not member.startswith("cancelled|")]
-        elif kind not in SETTINGS | {"leases", "pulse", "cancelled", "rates"}:
+        elif kind not in SETTINGS | {
+            "leases",
+            "places",
+            "pulse",
+            "cancelled",
+            "remembered",
+            "rates",
+            "successors",
+            "trails",
+        }:
             left.append(name)
     return left
 
@@ -270,7 +282,7 @@ class Scene:
 
     def configure(self, **conf: Any) -> None:
         """Another app, on a namespace of its own, for tests that end workers or need other settings."""
-        mine = {"limits_namespace": self.key, "task_default_queue": self.key, "limits_remember": 2.0}
+        mine = {"limits_namespace": self.key, "task_default_queue": self.key, "limits_revoke_ttl": 2.0}
         self.conf = {**self._workers.conf, **mine, **conf}
         self.app = build(self.conf)
         self.limits = Limits(self.app)
@@ -324,7 +336,7 @@ class Scene:
         """What time would do, and a test need not wait for."""
         store = self.limits.store
         client: Any = store.client
-        client.zrem(f"{store.prefix}alarms", f"cancelled|{task_id}")
+        client.zrem(f"{store.prefix}remembered", task_id)
         client.delete(f"{store.prefix}cancelled:{task_id}")
 
     def left(self) -> list[str]:

@@ -12,9 +12,9 @@ from typing import Any
 
 from kombu import Connection
 
-from celery_limits.chain import ConcurrencyLink
+from celery_limits.declare.chain import ConcurrencyLink
+from celery_limits.message.envelope import unpack
 from celery_limits.store.outcomes import Admitted, Claimed, Released
-from celery_limits.worker.envelope import unpack
 from tests.rabbit_node import RabbitNode
 from tests.redis_server import RedisServer
 from tests.waiting import DEADLINE, wait_until
@@ -41,8 +41,8 @@ def conf_of(kind: str, node: RabbitNode, store: RedisServer) -> dict[str, Any]:
         "broker_url": node.url,
         "limits_store_url": store.url,
         "limits_namespace": kind,
-        "limits_forget": 1.0,
-        "limits_remember": 1.5,
+        "limits_place_ttl": 1.0,
+        "limits_revoke_ttl": 1.5,
         "limits_lease": 30.0,
         "limits_grant_timeout": 30.0,
         "task_queues": queues_of(kind),

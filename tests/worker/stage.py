@@ -93,12 +93,12 @@ class Stage:
 
     def running(self, key: str) -> list[Entry]:
         """Bodies of a key that have started, not ended, and whose process lives."""
-        opened: dict[tuple[str, str, int], Entry] = {}
+        opened: dict[str, Entry] = {}  # names and ids may be anything that a forger has sent
         for entry in self.entries():
             if entry.key == key and entry.what == "start":
-                opened[entry.name, entry.task_id, entry.pid] = entry
+                opened[repr((entry.name, entry.task_id, entry.pid))] = entry
             elif entry.key == key and entry.what == "end":
-                opened.pop((entry.name, entry.task_id, entry.pid), None)
+                opened.pop(repr((entry.name, entry.task_id, entry.pid)), None)
         return [entry for entry in opened.values() if is_alive(entry.pid)]
 
     def peaks(self) -> dict[str, int]:

@@ -63,13 +63,13 @@ def test_what_waits_for_the_store_does_not_keep_others_from_being_acknowledged(
         sent = [scene.send("free", "one", key="free")]
         scene.wait_started("one")
         wire.shut()
-        goes.wait_for_log("nothing that is limited starts here")
+        goes.wait_for_log("limit store unreachable")
         sent.append(scene.send("late", "two"))
         goes.wait_for_log("Task late[")
         goes.signal(signal.SIGTERM)
         goes.wait_for_log("Warm shutdown")
         wire.reopen()
-        goes.wait_for_log("the store is back")
+        goes.wait_for_log("the limit store is reachable again")
         scene.stage.open_all()
         goes.wait_gone()
         assert "Error on stopping" not in goes.log

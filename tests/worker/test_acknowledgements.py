@@ -9,7 +9,7 @@ from kombu import Connection, Exchange, Queue
 from kombu.asynchronous import Hub
 from kombu.log import get_logger
 
-from celery_limits.transport import membership
+from celery_limits.transport import member as membership
 from celery_limits.worker.acknowledgements import Acknowledgements
 from tests.redis_server import RedisServer
 
@@ -40,5 +40,5 @@ def test_an_acknowledgement_is_done_once(redis_server: RedisServer, how: str) ->
         assert client.llen(name) == 0
         assert not client.keys(f"*{name}*unacked:*")
         member = channel.member
-        member.stop()
-        membership.disown(member)
+        member.lease.stop()
+        membership.disown(member.lease)

@@ -75,7 +75,7 @@ def test_expired_while_parked(scene: Scene, acks: str, pool: str) -> None:
 
 @pytest.mark.parametrize("pool", ALL)
 def test_revoked_and_expired_before_a_worker_is_up(scene: Scene, pool: str) -> None:
-    scene.configure(limits_remember=3600.0)  # however long the worker takes to start
+    scene.configure(limits_revoke_ttl=3600.0)  # however long the worker takes to start
     revoked = scene.send("late", "revoked")
     expired = scene.send("late", "expired", expires=0.001)
     scene.app.control.revoke(revoked.id)

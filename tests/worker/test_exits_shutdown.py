@@ -38,7 +38,7 @@ def two_workers(
     scene: Scene, pool: str, task: str, lease: float = LONG_LEASE, **conf: Any
 ) -> tuple[Worker, Worker, Line]:
     """One that runs the first task and another that will run what comes after."""
-    scene.configure(limits_lease=lease, limits_forget=3.0, **conf)
+    scene.configure(limits_lease=lease, limits_place_ttl=3.0, **conf)
     both = [scene.launch(pool), scene.launch(pool)]
     for worker in both:
         worker.wait_ready()
@@ -196,7 +196,7 @@ def test_out_of_memory(scene: Scene, acks: str) -> None:
     where it is acknowledged late; and the second, if that was let go into the very worker, which ends before it has
     read that a process of its own has begun it.
     """
-    scene.configure(limits_lease=LEASE, limits_forget=3.0)
+    scene.configure(limits_lease=LEASE, limits_place_ttl=3.0)
     goes = scene.start("prefork")
     line = Line(scene, acks, "memory")
     scene.start("prefork")

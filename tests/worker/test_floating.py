@@ -18,7 +18,7 @@ MOST = 3
 @pytest.fixture(autouse=True)
 def quickly(scene: Scene) -> None:
     """A size that nobody asks for is soon forgotten, so that all is soon quiet; an answer is not awaited for long."""
-    scene.configure(limits_forget=1.0)
+    scene.configure(limits_place_ttl=1.0)
     scene.sizes[scene.key] = MOST
 
 
@@ -103,7 +103,7 @@ def test_a_failure_keeps_the_size(scene: Scene) -> None:
 
 def test_one_refresh_at_a_time_across_workers(scene: Scene) -> None:
     """While one does not answer, nobody else is asked, although the size is stale; afterwards they take turns."""
-    scene.configure(limits_forget=1.0)
+    scene.configure(limits_place_ttl=1.0)
     set_size(scene.stage, MOST)
     hold(scene.stage)
     both = [scene.launch("prefork"), scene.launch("threads")]

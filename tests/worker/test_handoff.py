@@ -10,6 +10,7 @@ import pytest
 from kombu.asynchronous.hub import Hub
 
 from celery_limits import Concurrency
+from celery_limits.store.aside import delete_aside, read_aside
 from tests.redis_server import RedisServer
 from tests.worker.harness import Scene, Sent
 
@@ -101,6 +102,8 @@ def test_what_the_worker_does_not_know_gives_its_slot_to_the_next(scene: Scene, 
     scene.stage.open_all()
     after.get(within=PROMPT)
     worker.wait_for_log("Received unregistered task of type 'stranger'")
+    (kept,) = read_aside(scene.limits.store)
+    assert delete_aside(scene.limits.store, kept.name)
 
 
 @pytest.mark.parametrize("pool", BOTH)

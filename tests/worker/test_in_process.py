@@ -12,7 +12,8 @@ import pytest
 from celery.concurrency.thread import TaskPool
 from celery.worker.request import Request
 
-from celery_limits.worker import in_process
+from celery_limits.patches import apply
+from celery_limits.patches import request as patched_request
 from tests.redis_server import RedisServer
 from tests.waiting import DEADLINE, wait_until
 from tests.worker.harness import Scene, Sent, Worker
@@ -108,7 +109,7 @@ def test_one_whose_end_could_not_be_stored_comes_again(
 
 def test_who_is_told_again_while_it_is_accepted_gets_the_pools_own_answer() -> None:
     """Commands are read in another thread than the one that accepts: what keeps a body from beginning would end it."""
-    in_process.install()
+    apply(patched_request)
     pool = TaskPool(1)
     request: Any = Request.__new__(Request)
     request.time_start = request._terminate_on_ack = request._apply_result = None

@@ -63,7 +63,7 @@ def wire(broker: RedisServer) -> Iterator[CuttingProxy]:
 
 def cut_off(scene: Scene, wire: CuttingProxy, task: str, **conf: Any) -> tuple[Worker, Worker, Sent, Sent]:
     """One worker runs a body and loses sight of the store; another waits for its slot, on another queue."""
-    scene.configure(limits_lease=CUT_OFF_LEASE, limits_forget=3.0, **conf)
+    scene.configure(limits_lease=CUT_OFF_LEASE, limits_place_ttl=3.0, **conf)
     far = scene.launch("prefork", limits_store_url=f"unix://{wire.path}")
     near = scene.launch("prefork", "-Q", f"{scene.key}-near")
     for worker in (far, near):
@@ -98,7 +98,7 @@ def test_continue_lets_the_bodies_finish_loudly(scene: Scene, wire: CuttingProxy
     wire.shut()
     scene.wait_started("second")
     # On our own transport the one that is cut off has a second lease, for its deliveries, and may look after the first.
-    dead = f"was not heard of for {CUT_OFF_LEASE:g} s and is taken for dead"
+    dead = f"for {CUT_OFF_LEASE:g} s; declaring it dead"
     wait_until(lambda: dead in near.log or dead in far.log, "one of them says who is taken for dead")
     far.wait_for_log("these run on, beside those that get their slots: early")
     scene.stage.open("first")
@@ -111,3 +111,34 @@ def test_continue_lets_the_bodies_finish_loudly(scene: Scene, wire: CuttingProxy
     scene.stage.open_all()
     for sent in (second, third):
         sent.get()
+
+
+# -- the store loses its data ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    """A store that ends after the scene has looked into it."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.mark.own_broker
+@pytest.mark.parametrize("how", ["flushed", "restarted"])
+def test_a_store_that_lost_its_data_is_named_as_that(server: RedisServer, scene: Scene, how: str) -> None:
+    """And not as a worker that was cut off: nobody was given its slots."""
+    scene.configure(limits_store_url=f"unix://{server.socket}", limits_lease=LEASE)
+    worker = scene.start("threads")
+    scene.send("early", "first")
+    scene.wait_started("first")
+    if how == "flushed":
+        with server.client() as client:
+            client.flushall()
+    else:
+        server.restart()
+    worker.wait_for_log("the store has lost its data")
+    worker.wait_for_log("1 tasks of this worker run on without a slot")
+    assert "was cut off from the store" not in worker.log
+    scene.stage.open_all()
+    scene.wait_ended("first")
+    scene.send("early.quick", "next").get()

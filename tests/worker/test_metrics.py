@@ -9,8 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from celery_limits import Concurrency
-from celery_limits.metrics.meter import SENT_HEADER
-from celery_limits.wire import HEADER
+from celery_limits.message.header import HEADER
+from celery_limits.telemetry.meter import SENT_HEADER
 from tests.waiting import wait_until
 from tests.worker.harness import Scene, Worker
 
@@ -45,13 +45,31 @@ def test_admissions_waits_and_holds_are_measured(scene: Scene, pool: str) -> Non
     wait_until(lambda: scrape(worker).get(("hold_seconds_count", "{key}")) == 2, "both holds are measured")
     shown = scrape(worker)
     assert shown["admitted_total", "early"] == 2
-    assert shown["parked_total", "early"] == 1
+    assert shown["waited_total", "early"] == 1
     assert shown["wait_for_limit_seconds_count", "{key}"] == 1
     assert shown["wait_for_limit_seconds_sum", "{key}"] > 0
     assert shown["wait_for_worker_seconds_count", "early"] == 2, (
         "of the first since it was sent, of the second since its turn"
     )
     assert shown["reclaimed_total", ""] == 0
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_slot_is_held_while_the_task_waits_at_a_later_limit(scene: Scene, pool: str) -> None:
+    scene.configure(limits_metrics_port=0)
+    worker = scene.start(pool)
+    scene.send("staged", "first")
+    scene.wait_started("first")
+    second = scene.send("staged", "second")
+    scene.wait_parked(1)
+    scene.stage.open_all()
+    second.get()
+    wait_until(lambda: scrape(worker).get(("hold_seconds_count", "{key}")) == 2, "both holds are measured")
+    shown = scrape(worker)
+    waited = shown["wait_for_limit_seconds_sum", "{key}"]
+    assert waited > 0
+    outer, inner = (shown["hold_seconds_sum", name] for name in ("outer:{key}", "{key}"))
+    assert outer >= inner + 0.99 * waited, "the second held the outer limit while it waited at the inner one"
 
 
 def test_those_that_will_not_run_are_counted(scene: Scene) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from celery_limits.naming import named
+from celery_limits.app.task_names import named
 from tests.waiting import wait_until
 from tests.worker.harness import ROOT, Scene, Worker
 from tests.worker.proj import CONF

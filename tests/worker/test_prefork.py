@@ -21,6 +21,7 @@ from typing import Any
 from celery.concurrency.asynpool import AsynPool
 from kombu.asynchronous import Hub
 
+from celery_limits.patches import apply, asynpool
 from celery_limits.worker import prefork
 from tests.waiting import DEADLINE, wait_until
 
@@ -108,7 +109,7 @@ def with_two_processes(test: Callable[[Looped], None]) -> Callable[[Path], None]
 
 
 def main(name: str) -> None:
-    prefork.install()
+    apply(asynpool)
     looped = Looped(2)
     try:
         TESTS[name](looped)

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 from celery import Celery, Task, chain, chord, group, shared_task
+from celery._state import _task_stack
 from celery.beat import ScheduleEntry, Scheduler
+from celery.exceptions import Ignore, ImproperlyConfigured, Retry
 from celery.schedules import schedule
 from kombu.utils import json as kombu_json
 
 from celery_limits import Concurrency, DeadlockError, DeclarationError, Limits, RateLimit, ResolutionError
-from celery_limits.wire import read_header, task_id_of
+from celery_limits.message.call_limits import CALL_HEADER
+from celery_limits.message.header import read_header, task_id_of
 
 OWN = Concurrency("tenant:{tenant}", 3)
 
@@ -222,8 +225,116 @@ def test_settings_may_come_with_a_prefix_as_in_django() -> None:
     assert (Limits(app).settings.namespace, Limits(app).settings.lease) == ("shop", 5)
 
 
+def test_a_misspelt_setting_is_refused_as_it_is_written_in_django() -> None:
+    app = Celery("django", broker="memory://", set_as_current=False)
+    app.config_from_object(type("settings", (), {"CELERY_LIMITS_LEESE": 5, "LIMITS_OF_ANOTHER": 1}), namespace="CELERY")
+    with pytest.raises(
+        ImproperlyConfigured, match=r"no setting CELERY_LIMITS_LEESE; did you mean CELERY_LIMITS_LEASE\?"
+    ):
+        Limits(app).settings  # noqa: B018
+
+
+@pytest.mark.parametrize("limits", [[OWN], OWN, (OWN,)], ids=["list", "one", "tuple"])
+def test_limit_without_its_s_is_refused(app: Any, limits: Any) -> None:
+    wrong = Celery("wrong", broker="memory://", set_as_current=False)
+    wrong.task(shared=False, name="wrong", limit=limits)(takes_tenant)
+    with pytest.raises(DeclarationError, match=r"'wrong': limit=.*; did you mean limits="):
+        wrong.finalize()
+    with pytest.raises(DeclarationError, match=r"'send': limit=.*; did you mean limits="):
+        app.tasks["send"].apply_async((1,), limit=limits)
+    with pytest.raises(DeclarationError, match="did you mean limits="):
+        app.tasks["send"].s(1).set(limit=limits).apply_async()
+    assert sent(app) == []
+
+
+def test_a_limit_that_is_no_limit_of_ours_is_the_users_own(app: Any) -> None:
+    other = Celery("other", broker="memory://", set_as_current=False)
+    other.task(shared=False, name="page", limit=50)(takes_tenant)
+    other.finalize()
+
+
 @pytest.mark.parametrize("how", ["revoke", "revoke_by_stamped_headers"])
 def test_a_store_that_is_away_does_not_keep_workers_from_being_told(app: Any, how: str) -> None:
     app.conf.limits_store_url = "redis://127.0.0.1:1/0"
     told = getattr(app.control, how)("an-id" if how == "revoke" else {"stamp": "value"}, reply=True, timeout=0.01)
     assert told in ([], None), "nobody is there to answer, and that is all"
+
+
+def run(app: Any, name: str, message: Any, body: Any) -> None:
+    """What a worker does around a body, as far as a publish from within it can tell."""
+    task = app.tasks[name]
+    request = {**message.headers, "called_directly": False, "is_eager": False}
+    args, kwargs, _ = message.payload
+    task.push_request(**request, args=args, kwargs=kwargs, delivery_info={"exchange": "", "routing_key": "celery"})
+    _task_stack.push(task)
+    try:
+        with pytest.raises((Retry, Ignore)):
+            body(task)
+    finally:
+        _task_stack.pop()
+        task.pop_request()
+
+
+AGAIN = {
+    "retry": lambda task: task.retry(),
+    "countdown": lambda task: task.retry(countdown=60),
+    "replace": lambda task: task.replace(task.si(*task.request.args)),
+}
+
+
+@pytest.mark.parametrize("how", AGAIN)
+@pytest.mark.parametrize("key", ["once:{order}", lambda tenant, order=0: f"once:{order}"], ids=["template", "callable"])
+def test_the_limits_of_a_call_go_with_its_retries(app: Any, how: str, key: Any) -> None:
+    app.tasks["send"].apply_async((7, 5), limits=[Concurrency(key, 1), RateLimit("api", "10/s", burst=2)])
+    found = []
+    for _ in range(3):  # a retry of a retry too
+        (message,) = sent(app)
+        found.append(read_header(message.headers["limits"]))
+        run(app, "send", message, AGAIN[how])
+    assert [[link.key for link in header.links] for header in found] == [["once:5", "api"]] * 3
+    first, rate = found[0].links
+    retried = {} if how == "replace" else {"begun": True}
+    assert found[2].links == (first.model_copy(update=retried), rate)
+    assert len({header.ticket for header in found}) == 3
+    sent(app)
+
+
+def test_a_retry_with_other_arguments_has_the_keys_of_those(app: Any) -> None:
+    app.tasks["send"].apply_async((7, 5), limits=[Concurrency("once:{order}", 1)])
+    (message,) = sent(app)
+    run(app, "send", message, lambda task: task.retry(args=(7, 6)))
+    assert keys(app) == [["once:6"]]
+
+
+def test_a_replacement_has_the_limits_of_its_own_declaration_or_signature(app: Any) -> None:
+    app.tasks["bare"].apply_async(limits=[Concurrency("once", 1)])
+    (message,) = sent(app)
+    run(app, "bare", message, lambda task: task.replace(app.tasks["based"].si()))
+    run(app, "bare", message, lambda task: task.replace(task.si().set(limits=[Concurrency("mine", 1)])))
+    run(app, "bare", message, lambda task: task.replace(app.tasks["annotated"].si()))
+    assert keys(app) == [["based"], ["mine"], ["from-configuration"]]
+
+
+def test_another_task_that_the_body_calls_has_its_own_limits(app: Any) -> None:
+    """Even where it passes on all headers of its own request."""
+
+    def body(task: Any) -> None:
+        app.tasks["send"].apply_async((9,), headers=task.request.headers)
+        raise Ignore
+
+    app.tasks["send"].apply_async((7, 5), limits=[Concurrency("once:{order}", 1)])
+    (message,) = sent(app)
+    run(app, "send", message, body)
+    (published,) = sent(app)
+    assert [link["key"] for link in published.headers["limits"]["links"]] == ["tenant:9"]
+    assert CALL_HEADER not in published.headers
+
+
+def test_chunks_carry_the_limits_that_are_set_on_them(app: Any) -> None:
+    ship = app.tasks["send"]
+    limits = [Concurrency("chunk", 1)]
+    ship.chunks([(1,), (2,), (3,)], 2).set(limits=limits).apply_async()
+    ship.chunks([(1,), (2,), (3,)], 2).apply_async(limits=limits)
+    ship.starmap([(1,), (2,)]).set(limits=limits).apply_async()
+    group(ship.si(1), ship.si(2)).set(limits=limits).apply_async()
+    assert keys(app) == [["chunk"]] * 7

@@ -64,7 +64,7 @@ def test_the_purge_command(scene: Scene) -> None:
     scene.start("prefork")
     line = Line(scene, "early")
     done = celery_program(scene.conf, "purge", "-f")
-    assert "Revoked 2 that waited for their limits." in done.stdout, done.stderr
+    assert "Revoked 2 that waited in the store." in done.stdout, done.stderr
     for sent in (line.second, line.third):
         sent.wait(states.REVOKED)
     scene.stage.open_all()

@@ -19,10 +19,10 @@ from kombu import Connection
 from kombu.message import Message
 
 from celery_limits import Concurrency, RateLimit
-from celery_limits.chain import ConcurrencyLink
+from celery_limits.declare.chain import ConcurrencyLink
+from celery_limits.message.envelope import pack
+from celery_limits.message.header import Header
 from celery_limits.store.outcomes import Claimed, Parked
-from celery_limits.wire import Header
-from celery_limits.worker.envelope import pack
 from tests.rabbit_node import RabbitNode
 from tests.redis_server import RedisServer
 from tests.waiting import wait_until

@@ -13,7 +13,7 @@ from tests.redis_server import RedisServer
 from tests.worker.harness import Scene
 
 AWAY = "Limited tasks wait until it is back"
-BACK = "the store is back"
+BACK = "the limit store is reachable again"
 NOT_TOLD = "is not released yet"
 
 

@@ -13,7 +13,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from celery_limits import Concurrency, Limits
-from celery_limits.tracing import EVENT
+from celery_limits.telemetry.tracing import EVENT
 from tests.redis_server import RedisServer
 from tests.waiting import wait_until
 

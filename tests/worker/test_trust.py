@@ -13,18 +13,27 @@ from tests.waiting import wait_until
 from tests.worker.harness import Scene, Sent
 
 
-def forge(scene: Scene, task: str, name: str, limits: Any, *, task_id: str = "", **headers: Any) -> Sent:
-    """Publishes a call whose headers are whatever the forger likes."""
+def forge(
+    scene: Scene,
+    task: str,
+    name: str,
+    limits: Any,
+    *,
+    task_id: str = "",
+    call: tuple[Any, Any] | None = None,
+    **headers: Any,
+) -> Sent:
+    """Publishes a call whose headers are whatever the forger likes; on our own transport, as one that trusts itself."""
     task_id = task_id or uuid4().hex
-    kwargs = {"key": scene.key, "name": name}
-    made, properties, body, _ = scene.app.amqp.as_task_v2(task_id, task, kwargs=kwargs)
-    with scene.app.producer_or_acquire() as producer:
-        producer.publish(
+    args, kwargs = call or ((), {"key": scene.key, "name": name})
+    made, properties, body, _ = scene.app.amqp.as_task_v2(task_id, task, args=args, kwargs=kwargs)
+    with scene.app.connection_for_write(transport_options={"limits_lines": True}) as connection:
+        connection.Producer().publish(
             body,
             exchange="",
             routing_key=scene.queue,
             serializer="json",
-            headers={**made, "limits": limits, **headers},
+            headers={**made, **({} if limits is None else {"limits": limits}), **headers},
             declare=[scene.app.amqp.queues[scene.queue]],
             **properties,
         )
@@ -82,6 +91,62 @@ def test_a_forged_header_can_lower_a_limit(strict: Scene) -> None:
     finish(strict, first, lowered)
 
 
+def test_a_chain_that_waits_in_the_store_is_not_believed_when_its_turn_comes(strict: Scene) -> None:
+    """A message whose first link is full goes straight into that line, with the chain of its publisher."""
+    holder = holder_of(strict)
+    other = f"{strict.key}:other"
+    strict.limits.pause(other)
+    forged = []
+    for i in range(3):
+        task_id = uuid4().hex
+        chain = header(f"{task_id}.1", slot(other, 50))
+        forged.append(forge(strict, "early.quick", f"forged{i}", chain, task_id=task_id))
+    strict.wait_parked(3)
+    strict.limits.resume(other)
+    assert list(strict.stage.names()) == ["holder"]
+    assert strict.limits.status(strict.key).running == 1
+    finish(strict, holder, *forged)
+    assert strict.limits.audit() == []
+
+
+@pytest.mark.parametrize("form", ["positional", "mixed"])
+def test_a_map_is_limited_however_its_arguments_are_given(strict: Scene, form: str) -> None:
+    holder = holder_of(strict)
+    inner, items = {"task": "early.quick", "args": [], "kwargs": {}}, [[strict.key, f"mapped-{form}"]]
+    call = ((inner, items), {}) if form == "positional" else ((inner,), {"it": items})
+    mapped = forge(strict, "celery.starmap", "", None, call=call)
+    strict.wait_parked(1)
+    assert list(strict.stage.names()) == ["holder"]
+    finish(strict, holder, mapped)
+
+
+def test_a_map_of_a_map_is_refused(strict: Scene) -> None:
+    holder = holder_of(strict)
+    inner = {"task": "early.quick", "args": [], "kwargs": {}}
+    outer = {"task": "celery.starmap", "args": [], "kwargs": {}}
+    nested = forge(strict, "celery.starmap", "", None, call=((outer, [[inner, [[strict.key, "nested"]]]]), {}))
+    assert "a map of 'celery.starmap' is refused" in str(nested.wait(states.FAILURE))
+    assert list(strict.stage.names()) == ["holder"]
+    finish(strict, holder)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "limits+redis"])
+@pytest.mark.parametrize("state", [{"fence": 1}, {"v": 2, "arrival": "1-" + "0" * 20}], ids=["fence", "arrival"])
+def test_a_forged_place_in_line_is_none(scene: Scene, broker: RedisServer, scheme: str, state: dict[str, Any]) -> None:
+    """Headers are trusted, and their chain is; a place in line is given by the store alone."""
+    scene.configure(broker_url=f"{scheme}+socket://{broker.socket}")
+    scene.start("prefork")
+    holder = holder_of(scene)
+    first = scene.send("early.quick", "first")
+    scene.wait_parked(1)
+    task_id = uuid4().hex
+    chain = {**header(f"{task_id}.1", slot(scene.key, 1)), **state}
+    forged = forge(scene, "early.quick", "forged", chain, task_id=task_id)
+    scene.wait_parked(2)
+    finish(scene, holder, first, forged)
+    assert list(scene.stage.names()) == ["holder", "first", "forged"]
+
+
 def test_limits_of_a_task_that_declares_none_are_left_out(strict: Scene) -> None:
     """They would let a stranger fill the key of another."""
     holder, task_id = holder_of(strict), uuid4().hex
@@ -116,7 +181,7 @@ def test_the_end_of_one_task_never_releases_another(scene: Scene, trust: bool) -
 
 def test_a_forged_refresh_function_is_not_called(scene: Scene) -> None:
     """A trusted header may name any; the worker calls those that its own tasks declare."""
-    scene.configure(limits_forget=1.0)
+    scene.configure(limits_place_ttl=1.0)
     worker = scene.start("prefork")
     task_id = uuid4().hex
     link = {"kind": "floating", "key": f"{scene.key}:f", "default": 1, "every": 0.5, "refresh": "os:abort"}

@@ -6,9 +6,9 @@
 -- include base unacked
 
 local acked, plain = read_acked(3, #ARGV - 2)
-if plain then return call('HDEL', P .. 'unacked:' .. ARGV[2], unpack(acked)) end
+if plain then return remove_deliveries(ARGV[2], acked) end
 
--- include clock number record hold rate walk note decode line ring alarm floating move wake delivery
+-- include clock number work record hold rate walk serving note decode place newest fair followers begun line ring alarm floating stopped move wake supersede delivery
 
 tick()
 drop(ARGV[2], acked)

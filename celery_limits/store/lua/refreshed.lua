@@ -6,7 +6,7 @@
 --   refreshed  size
 --   failed     how often in a row; the old size stays, the next try comes after every, 2 every, 4 every ... at most an hour
 --   stale      another refresh has taken this one's place
--- include base clock number record hold rate walk note decode line ring alarm floating move wake
+-- include base clock number work record hold rate walk serving note decode place newest fair followers begun line ring alarm floating stopped move wake supersede
 
 tick()
 local LONGEST_WAIT = 3600e6

@@ -27,9 +27,11 @@ local keys, weights, notes, n = {}, {}, {}, 0
 local single = (sends == '0\t' or sends == '1\t') and not string.find(record, '\tspare\t', #mine, true)
 if chain and not back and single then
   local text = string.sub(record, chain + 2)
-  for kind, key, weight, past in string.gmatch(text, '([cfr])\t([^\t]+)\t[^\t]+\t(%d+)\t[^\t]*\t()') do
-    simple = past > #text -- the links fill the record to its end, or it is not one to go by
-    if kind ~= 'r' then
+  local fair = false -- what its group holds is counted, and what may be preempted: that is for the long way
+  for kind, key, weight, extra, past in string.gmatch(text, '([cfrdw])\t([^\t]+)\t[^\t]+\t(%d+)\t([^\t]*)\t()') do
+    fair = fair or string.find(extra, '[|!]')
+    simple = past > #text and not fair -- the links fill the record to its end, or it is not one to go by
+    if kind == 'c' or kind == 'f' or kind == 'w' then
       n = n + 1
       keys[n], weights[n], notes[n] = key, weight, P .. 'note:' .. key
     end
@@ -37,16 +39,16 @@ if chain and not back and single then
 end
 if simple then
   for i = 1, n do
-    hold('SREM', keys[i], id, weights[i])
+    free_slot(keys[i], id, weights[i])
   end
   call('HDEL', P .. 'task:' .. task, nonce, nonce .. ':m')
   call('ZREM', P .. 'worker:' .. worker, id)
-  if plain and acked[1] then call('HDEL', P .. 'unacked:' .. worker, unpack(acked)) end
+  if plain then remove_deliveries(worker, acked) end
   if plain and (n == 0 or call('EXISTS', unpack(notes)) == 0) then return 0 end -- a number says `released`, and nobody woken
 end
 
 -- From here on the long way: somebody may wait for what was freed, or the ticket is not forgotten.
--- include clock number record rate walk note decode line ring alarm floating move wake seek payload handout delivery queues
+-- include clock number work record rate walk serving note decode place newest fair followers begun line ring alarm floating stopped move wake supersede find_header payload handout delivery queues
 
 tick()
 local handed = {}
@@ -70,11 +72,11 @@ if ARGV[from] and call('ZSCORE', P .. 'worker:' .. worker, '!') then
     local text = message(t)
     if not text or not string.find(text, '"eta": null', 1, true) then return false end
     local waits = t.waits
-    t.state, t.worker, t.fence, t.waits = 'running', worker, serial(), ''
+    t.state, t.worker, t.fence, t.waits, t.since = 'running', worker, serial(), '', whole(wall())
     t.delivery = 'g' .. t.fence .. '.' .. ARGV[from]
     text = hand_out(t, text)
     call('ZADD', P .. 'worker:' .. worker, t.fence, t.id)
-    call('HSET', P .. 'unacked:' .. worker, t.delivery, delivery_of(t.queue, list_at(i, t.rank), t.id, text))
+    record_delivery(worker, t.delivery, t.queue, list_at(i, t.rank), t.id, text)
     handed = { t.delivery, i, text, t.id, t.fence, waits }
     return true
   end
@@ -96,7 +98,7 @@ local t = decode(task, nonce, record)
 if not t then return { 'corrupt', 'unreadable record' } end
 call('ZREM', P .. 'worker:' .. worker, id)
 if not back then
-  let_go(t)
+  free_slots(t)
   forget(t)
   -- A second copy may be under way: it must find that the first has run. Another broker may still bring even the one that was kept
   -- as the spare, if it was not heard to be acknowledged; ours forgets it in the step that keeps it.

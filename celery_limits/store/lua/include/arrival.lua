@@ -1,16 +1,20 @@
--- Who came first is known when a message is published through our own transport, whichever way it then takes: its arrival travels
--- in its header, as the fence of one that holds nothing yet.
-local NOWHERE = '"at": 0, "held": [], "fence": '
+-- needs find_header record seal
+-- Arrivals in the text of a message; include/seal.lua says what they are worth.
 
--- numbered(text): the message with its arrival; one that has none of our header stays as it is.
-local function numbered(text)
-  local from, to = string.find(text, NOWHERE .. '0}', 1, true)
-  if not from then return text end
-  return string.sub(text, 1, from - 1) .. NOWHERE .. serial() .. string.sub(text, to)
+-- numbered(id, text): the message of a ticket with its arrival; one whose header is not as our publishers write it stays as it is.
+local UNNUMBERED = '"arrival": "", '
+local function numbered(id, text)
+  local header, from, at = find_header(text)
+  local before = at and at - #UNNUMBERED
+  if not before or string.sub(header, before, at - 1) ~= UNNUMBERED then return text end
+  local arrival = string.format('%.0f', serial())
+  local seal = seal_of(id, arrival)
+  if not seal then return text end
+  local sealed = '"arrival": "' .. arrival .. '-' .. seal .. '", '
+  return string.sub(text, 1, from + before - 2) .. sealed .. string.sub(text, from + at - 1)
 end
 
--- arrival_in(text): 0 where there is none.
-local function arrival_in(text)
-  local _, _, came = seek(text, NOWHERE, '^"at": 0, "held": %[%], "fence": (%d+)}')
-  return tonumber(came or 0)
+-- claim_in(header, at): what a header claims of its arrival, as sealed_arrival() takes it; '' where it claims nothing.
+local function claim_in(header, at)
+  return string.match(string.sub(header, math.max(1, at - 60), at - 1), '"arrival": "(%d+%-%x+)", $') or ''
 end

@@ -1,17 +1,16 @@
--- Deliveries: what a worker has fetched and not acknowledged is in the hash unacked:<worker>, field -> queue, the list it was
--- popped from, and the message, a line each. Fields are serial numbers, a dot, and the mark of the channel that fetched it; one
--- that begins with g is the message of a granted ticket, which is named between list and message.
+-- needs move unacked
+-- Deliveries go back to their queues, or are done with; include/unacked.lua says how they are kept.
+local find_delivery, requeue_deliveries, requeue_all, drop
+do
 local function parts(stored)
-  local queue, list, id, from = string.match(stored, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n()')
-  return queue, list, id, from and string.sub(stored, from)
+  local field, queue, list, id, from = string.match(stored or '', '^([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n()')
+  return field, queue, list, id, from and string.sub(stored, from)
 end
 
--- delivered(worker, field): the message of a delivery, '' when it is not this worker's any more.
-local function delivered(worker, field)
-  local stored = call('HGET', P .. 'unacked:' .. worker, field)
-  if not stored then return '' end
-  local _, _, _, text = parts(stored)
-  return text or ''
+-- find_delivery(worker, field): its field, queue, list, ticket and message; nothing when it is not this worker's any more.
+function find_delivery(worker, field)
+  local number = number_of(field)
+  return parts(call('ZRANGEBYSCORE', P .. 'unacked:' .. worker, number, number)[1])
 end
 
 -- redelivered(text): the message marked as kombu marks what it restores. A quote inside of a JSON string is escaped, so what is
@@ -29,8 +28,7 @@ local function redelivered(text)
 end
 
 local function youngest_first(fields)
-  local function number(field) return tonumber(string.match(field, '%d+')) or 0 end
-  table.sort(fields, function(a, b) return number(a) > number(b) end)
+  table.sort(fields, function(a, b) return tonumber(number_of(a)) > tonumber(number_of(b)) end)
 end
 
 -- not_begun(worker, field, id): the worker was handed this ticket with its message, running, and gives it back: it is granted, as
@@ -39,7 +37,7 @@ local function not_begun(worker, field, id)
   local t = ticket(id)
   if not t or t.state ~= 'running' or t.worker ~= worker or t.delivery ~= field then return end
   call('ZREM', P .. 'worker:' .. worker, id)
-  t.state, t.worker, t.fence = 'granted', '', 0
+  t.state, t.worker, t.fence, t.since = 'granted', '', 0, whole((tonumber(t.since) or wall()) + ahead)
   if t.kept == 'spare' then
     t.kept = 'own'
     to_front(t)
@@ -48,50 +46,54 @@ local function not_begun(worker, field, id)
   alarm('grant', id, now + setting('grant'))
 end
 
--- give_back(worker, fields, push): deliveries back to their queues: RPUSH to the front, in the order in which they were fetched,
--- LPUSH to the end.
-local function give_back(worker, fields, push)
-  local hash = P .. 'unacked:' .. worker
+-- requeue_one(worker, push, ...): a delivery back to its queue: RPUSH to the front, LPUSH to the end.
+local function requeue_one(worker, push, field, queue, list, id, text)
+  if id ~= '' then not_begun(worker, field, id) end
+  call(push, list, redelivered(text))
+  remove_delivery(worker, field)
+  ring_for(queue)
+  spend(8 + #text / 1024)
+end
+
+-- requeue_deliveries(worker, fields, push): those at the front keep the order in which they were fetched.
+function requeue_deliveries(worker, fields, push)
   youngest_first(fields)
   for _, field in ipairs(fields) do
-    local stored = call('HGET', hash, field)
-    if stored then
-      local queue, list, id, text = parts(stored)
-      if id ~= '' then not_begun(worker, field, id) end
-      call(push, list, redelivered(text))
-      call('HDEL', hash, field)
-      ring_for(queue)
-    end
+    local found, queue, list, id, text = find_delivery(worker, field)
+    if found then requeue_one(worker, push, found, queue, list, id, text) end
   end
 end
 
--- give_back_all(worker, batch): a batch of all that the worker had, from the youngest on; true when nothing is left.
-local function give_back_all(worker, batch)
-  local fields = call('HKEYS', P .. 'unacked:' .. worker)
-  if #fields <= batch then
-    give_back(worker, fields, 'RPUSH')
-    return true
+-- requeue_all(worker): what the worker had fetched, from the youngest on, within the budget; true when nothing is left.
+function requeue_all(worker)
+  local unacked = P .. 'unacked:' .. worker
+  while budget > 0 do
+    local stored = call('ZREVRANGE', unacked, 0, 0)[1]
+    if not stored then return true end
+    local field, queue, list, id, text = parts(stored)
+    if field then
+      requeue_one(worker, 'RPUSH', field, queue, list, id, text)
+    else -- written by somebody else
+      call('HSET', P .. 'aside', 'delivery ' .. worker, stored)
+      call('ZREM', unacked, stored)
+    end
   end
-  youngest_first(fields)
-  give_back(worker, { unpack(fields, 1, batch) }, 'RPUSH')
-  return false
+  return call('EXISTS', unacked) == 0
 end
 
 -- drop(worker, fields): deliveries are acknowledged. A granted ticket whose message is dropped before it was admitted (its task
 -- is unknown here, or it was revoked or expired on the way) gives back its slots.
-local function drop(worker, fields)
-  local hash = P .. 'unacked:' .. worker
+function drop(worker, fields)
   for _, field in ipairs(fields) do
-    local asked = string.byte(field) == 63
-    if asked then field = string.sub(field, 2) end
-    local stored = asked and call('HGET', hash, field)
-    local t = stored and ticket(select(3, parts(stored)))
+    local id = string.byte(field) == 63 and select(4, find_delivery(worker, field))
+    local t = id and ticket(id)
     if t and t.kept == '' and (t.state == 'granted' or t.state == 'away') then
-      let_go(t)
+      free_slots(t)
       silence('grant', t.id)
       silence('forget', t.id)
       forget(t)
     end
-    call('HDEL', hash, field)
+    remove_delivery(worker, field)
   end
+end
 end

@@ -1,9 +1,10 @@
+-- needs alarm note record
 -- Floating limits, in the fields f.* of a key's note: size (last known), fresh (until when), every, name (what refreshes it),
 -- fails, and while a worker refreshes it: claim (that worker), token, lapse (when another may try).
 
 -- floats(t, o): a link leaves behind what a sweep must know to have its key refreshed.
 local function floats(t, o)
-  local every, name = string.match(t.links[o + EXTRA], '^%S+ (%S+) (.*)$')
+  local every, name = string.match(split_extra(t.links[o + EXTRA]), '^%S+ (%S+) (.*)$')
   write_note('HSET', t.links[o + KEY], 'f.every', every, 'f.name', name)
 end
 

@@ -1,3 +1,4 @@
+-- needs alarm payload
 -- hand_out(t, text): the message leaves the store. From here on it is a worker's delivery, which the caller records; and unless it runs
 -- at once, the ticket waits to be picked up.
 local function hand_out(t, text)
@@ -6,6 +7,6 @@ local function hand_out(t, text)
   t.kept, t.sends = '', math.max(t.sends, 1)
   save(t)
   if t.state == 'granted' then alarm('grant', t.id, now + setting('grant')) end
-  if t.state == 'away' then alarm('forget', t.id, now + setting('forget')) end
+  if t.state == 'away' then expiry.forget(t, setting('forget')) end
   return text
 end

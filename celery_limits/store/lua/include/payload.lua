@@ -1,3 +1,4 @@
+-- needs decode find_header
 -- The message as it goes back to its queue. The store never decodes a message: where its publisher marked the place (CUT, a byte
 -- offset; 0: a message as kombu's Redis transport writes it, whose header has them last), position, held keys and fence are
 -- written there as JSON, and every other byte stays what it was. `text`: the message, where it was read before.
@@ -8,13 +9,14 @@ local function payload(t, text)
   local held = {}
   for i = 1, t.at - 1 do
     local o = at(t, i)
-    if t.links[o] ~= 'r' then held[#held + 1] = t.links[o + KEY] end
+    if HOLDS[t.links[o]] then held[#held + 1] = t.links[o + KEY] end
   end
   local keys = held[1] and cjson.encode(held) or '[]'
   local state = string.format('"at": %d, "held": %s, "fence": %d', t.at - 1, keys, tonumber(t.fence) or 0)
   if cut == 0 then
-    local from, to = seek(text, '"at": ', '^"at": %d+, "held": %b[], "fence": %d+}')
-    return from and string.sub(text, 1, from - 1) .. state .. string.sub(text, to) or text
+    local _, from, first, stop = find_header(text)
+    if not from then return text end
+    return string.sub(text, 1, from + first - 2) .. state .. string.sub(text, from + stop - 1)
   end
   return string.sub(text, 1, cut) .. state .. string.sub(text, cut + 1)
 end

@@ -1,6 +1,13 @@
+-- needs clock number
 -- alive(worker): does it hold a lease? '' is no worker.
 local function alive(worker)
   return worker ~= '' and call('ZSCORE', P .. 'worker:' .. worker, '!') ~= false
+end
+
+-- keep_time(): the time of the namespace goes on from here, whatever the clock of the server does.
+local function keep_time()
+  written = ahead
+  call('SET', P .. 'clock', whole(now) .. ' ' .. whole(ahead))
 end
 
 -- Telling a dead worker from an outage. The hash pulse keeps when any worker was last heard (at) and, after a silence of more
@@ -21,7 +28,7 @@ local function in_grace()
   return tonumber(call('HGET', P .. 'pulse', 'grace') or 0) > now
 end
 
--- The last one out turns off the light.
+-- Delete pulse and bell when no lease is left.
 local function still_pulse()
   if call('EXISTS', P .. 'leases') == 0 then call('DEL', P .. 'pulse', P .. 'bell') end
 end

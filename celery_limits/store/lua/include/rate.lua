@@ -1,3 +1,4 @@
+-- needs clock record
 -- Rate limits by GCRA: rates is a sorted set of key -> theoretical arrival time (TAT), in microseconds.
 -- A TAT in the past says the same as none, so sweep may drop it.
 

@@ -1,3 +1,4 @@
+-- needs base
 -- ring_for(queue): there is something to fetch. Who waits for work sleeps on the list call:<queue>, which has one entry at most.
 local function ring_for(queue)
   local list = P .. 'call:' .. queue

@@ -1,8 +1,12 @@
--- Waking: what every script does last. drain() walks on each waiter for which there may be room, in turn, within a budget;
--- what is left is rung again at once by whoever sweeps next.
-local budget, more = 64, 0
+-- needs move
+-- with supersede
+-- Waking: what every script does last. drain() walks on each waiter for which there may be room, in turn, within the budget of the
+-- script; what is left is rung again at once, for the next sweep.
+local more = 0
 
 local wake
+
+-- newest.pass_due(t, i) is in supersede.lua: those whose time has come at the debounce i pass before t opens it anew. True if any were there.
 
 -- noted(t, i): the record remembers how long t stood in the line at link i, for whoever measures; not without end.
 local function noted(t, i)
@@ -16,12 +20,18 @@ local function step(t)
   noted(t, from)
   leave_line(t)
   take(t, stop)
+  spend(2 * (stop - from))
+  if stop <= t.n then newest.pass_due(t, stop) end
   if stop <= t.n and full(t, stop) then -- what was freed there goes to those who wait first; then there may be room
     wake(key_at(t))
     stop = survey(t)
     take(t, stop)
   end
-  if stop > t.n then
+  local by = newest.late(t, stop)
+  if by then
+    newest.trail(t, by)
+    finish(t, 'superseded ' .. by)
+  elseif stop > t.n then
     grant(t)
   elseif full(t, stop) then
     finish(t, 'discarded')
@@ -45,22 +55,25 @@ end
 local function move_on(key, head, special)
   local t, record = ticket(head.id)
   if not t or t.state ~= 'waiting' or key_at(t) ~= key then
-    strike(head.class, key, head.id)
+    strike(head.class, key, head.id, head.group)
+    call('ZREM', newest.waiting(head.group and key .. '\t' .. head.group or key), head.id)
     if record and not t then set_aside(head.id, record, 'unreadable record') end
     return true
   end
-  if order(t) ~= head.order then -- its record says another place than the line: the record counts
-    strike(head.class, key, t.id)
+  local group = group_of(t, at(t, t.at))
+  if order(t) ~= head.order or group ~= head.group then -- its record says another place than the line: the record counts
+    strike(head.class, key, t.id, head.group or group)
     join_line(t)
     return true
   end
-  if t.expires ~= '' and tonumber(t.expires) <= now then
+  if expiry.passed(t) then
     leave_line(t)
     finish(t, 'expired')
     return true
   end
   if not step(t) then
     if t.due and kind_at(t) == 'r' then alarm('rate', key, math.max(t.due, now + 1)) end
+    if t.due and kind_at(t) == 'd' then alarm('debounce', key, t.due) end
     return false
   end
   pace(key, special)
@@ -83,16 +96,24 @@ end
 -- may_fit(key, head, special): is there room for anyone of this class? If not, not even the first of it need be read. Of a rate, or a
 -- class that can't be read, the ticket itself says.
 local function may_fit(key, head, special)
-  local kind, size = string.match(head.class, '^([cf]):(%d+)$')
+  local kind, size = string.match(head.class, '^g?([cfw]):([^:]+)$')
   return not kind or used(key) < sized(kind, size, special)
 end
 
+do
+-- doubt(key, special): something was given back, and nobody could go on: those who hold the rest may wait for the first in line.
+local function doubt(key, special)
+  local head = heads(key, special)[1]
+  local t = head and ticket(head.id)
+  if t and t.state == 'waiting' and t.at > 1 and key_at(t) == key and may_be_stuck(t) then alarm('knot', key, now) end
+end
+
 wake = function(key)
-  local moved, from = true, #freed
+  local moved, from, first = true, #freed, true
   while moved do
     local special = note(key)
     if not special or special.paused then break end
-    if budget == 0 then
+    if budget <= 0 then
       alarm('wake', key, now)
       more = 1
       break
@@ -100,12 +121,18 @@ wake = function(key)
     moved = false
     for _, head in ipairs(heads(key, special)) do
       if may_fit(key, head, special) and move_on(key, head, special) then
-        moved, budget = true, budget - 1
+        moved = true
+        spend(10)
         break
       end
     end
+    if first and not moved then doubt(key, special) end
+    first = false
   end
   done_with(key, from)
+  local special = note(key)
+  if special and not special.paused and (special.preempt or newest.touched[key]) then newest.preempt(key, special) end
+end
 end
 
 -- One damaged key must not keep the waiters of another from being woken: what is wrong with it is set aside for the audit.
@@ -116,6 +143,7 @@ local function drain()
     if not fine then call('HSET', P .. 'aside', 'key ' .. freed[i], type(why) == 'table' and why.err or why) end
     i = i + 1
   end
+  freed = {}
 end
 
 -- reply(outcome, detail, refreshes): what a script returns that may have woken others: whether more is left to do, how many
