@@ -81,7 +81,7 @@ class RedisServer(PrivateServer):
         settings = {"port": 0, "dir": self.directory, "unixsocket": self.socket, **self.options}
         arguments: list[str] = []
         for name, value in settings.items():  # Redis 6.2 takes several values as several arguments only
-            values = str(value).split() if name == "replicaof" else [str(value)]
+            values = str(value).split() or [""] if name in ("replicaof", "save") else [str(value)]
             arguments += [f"--{name.replace('_', '-')}", *values]
         return self._popen(self.binary, *arguments)
 

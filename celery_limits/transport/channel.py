@@ -71,7 +71,7 @@ class Channel(Refusing):
         self.arriving = ("", "")
         self._sift_until = self._look_at = 0.0
         self._bare: set[str] = set()
-        self._hungry, self._resting, self._turn = True, False, False
+        self._hungry, self.is_resting, self._turn = True, False, False
         self._listed: dict[tuple[str, ...], list[Any]] = {}
         self._asked: list[str] = []
         self._mark = _new_mark()
@@ -169,9 +169,13 @@ class Channel(Refusing):
         a place is free, which is an event of its loop, and once in a while."""
         if self._hungry:
             return False
-        rested, self._resting = self._resting, not self.has_place()
-        self._hungry = monotonic() >= self._look_at if self._resting else rested
-        return self._resting and not self._hungry
+        rested, self.is_resting = (
+            self.is_resting,
+            True,
+        )  # a place freed after this is announced
+        self.is_resting = not self.has_place()
+        self._hungry = monotonic() >= self._look_at if self.is_resting else rested
+        return self.is_resting and not self._hungry
 
     def _fetch_command(self, queues: list[str]) -> bytes:
         self._asked = queues

@@ -51,6 +51,7 @@ from .refresh import hand_to_pool
 from .request_hooks import passage_of
 from .serving import Service
 from .superseding import PreemptChore
+from .threads import leave_to_free_threads
 from .unknown import keep_unknown
 
 __all__ = ["LimitsStep", "QueueMarks", "SettleStep"]
@@ -308,6 +309,7 @@ def hand_off_on(consumer: Any, gate: Gate) -> None:
         consumer.task_consumer.channel.has_place = lambda: worker.semaphore.value > 0
     elif hasattr(getattr(consumer.pool, "executor", None), "_work_queue") and hasattr(consumer.hub, "_waker"):
         gate.releaser.handoff = gate.handoff
+        leave_to_free_threads(consumer)
 
 
 def restore_in_its_own_thread(consumer: Any) -> None:
