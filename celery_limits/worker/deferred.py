@@ -21,6 +21,7 @@ class _Waiting(NamedTuple):
 class Deferred:
     def __init__(self, worker: WorkerLike) -> None:
         self._worker = worker
+        self._coming: set[Passage] = set()  # the event loop has not come to keep them
         self._waiting: deque[_Waiting] = deque()
         self._returning: set[Passage] = set()  # no longer deferred, and not asked yet: they wait for a pool place
         self._is_closed = False
@@ -30,10 +31,14 @@ class Deferred:
 
     def add(self, passage: Passage) -> None:
         """Called from any thread."""
+        self._coming.add(passage)
         self._worker.call_soon(self._keep, passage)
 
     def _keep(self, passage: Passage) -> None:
         """In the consumer's own thread, since that is the only one which may change the prefetch count."""
+        if passage not in self._coming:  # dropped since
+            return
+        self._coming.discard(passage)
         qos = self._worker.qos
         before = qos.value
         grown = qos.increment_eventually() > before
@@ -46,13 +51,15 @@ class Deferred:
     def drop(self) -> set[Passage]:
         """The connection that delivered them is gone, so the broker delivers them again. The passages.
 
-        With it a worker forgets who waits for a place of the pool; in pools that queue by themselves they go on.
+        With it a worker forgets who waits for a place of the pool, and the event loop who is to be kept; in pools that
+        queue by themselves they go on, since a thread may have asked while the connection was closed.
         """
         dropped = {waiting.passage for waiting in self._waiting}
         self._waiting.clear()
         if self._worker.forked:
-            dropped |= self._returning
+            dropped |= self._returning | self._coming
             self._returning.clear()
+            self._coming.clear()
         return dropped
 
     def come_back(self) -> None:

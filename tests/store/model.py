@@ -273,7 +273,9 @@ class World:
         again = record.delivery == delivery
         if record.state == "running":
             spared = full or record.kept  # a copy may only be dropped once the store has one in case the first dies
-            return Admitted(record.fence) if again else Duplicate() if spared or not here else Full(0)
+            if not here:  # it was given back, be it the very one that was admitted: another copy of it will come
+                return Duplicate()
+            return Admitted(record.fence) if again else Duplicate() if spared else Full(0)
         if record.state == "waiting":
             return Parked(record.passed) if again else Duplicate()
         before = again or (new and not message.queue)  # it was parked from this very copy, whose answer was lost

@@ -101,3 +101,24 @@ def test_5_a_call_of_before_does_not_drop_what_came_out_of_the_store_and_went_ba
     w.finish("t.1", back=True)
     assert isinstance(w.deliver("t.1", c("a", 1), delivery="came", late=True), Admitted)
     w.finish("t.1")
+
+
+def test_4_a_repeated_call_does_not_run_what_its_worker_has_given_back_meanwhile(store: Store) -> None:
+    """The answer to w1 is lost. It loses its connection and gives the delivery back; then a request that was deferred
+    asks once more. Were it told that it is admitted, its body would run, and so would the copy that went back."""
+    w1, w2 = Worker(store, "w1"), Worker(store, "w2")
+    w1.deliver("other.1", c("a", 1))
+    assert isinstance(w1.deliver("t.1", c("a", 1), late=True), Parked)
+    w1.finish("other.1")
+    w1.fetch()
+    field = w1.fields["t.1"]
+    first = w1.deliver("t.1", c("a", 1), delivery="first", late=True)
+    assert isinstance(first, Admitted)
+    again = w1.deliver("t.1", c("a", 1), delivery="first", late=True)
+    assert isinstance(again, Admitted)
+    assert again.fence == first.fence  # the worker has the delivery still: the same answer
+    w1.post.requeue("w1", [field], "front")
+    assert w1.deliver("t.1", c("a", 1), delivery="first", field=field, late=True) == Duplicate()
+    store.release("t.1", "w1", first.fence, back=True)  # as its housekeeping does, which knows of no body
+    assert w2.pick_up(c("a", 1)) == ["t.1"]
+    w2.finish("t.1")

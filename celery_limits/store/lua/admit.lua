@@ -111,8 +111,8 @@ local function known(old)
   local again = old.delivery == t.delivery -- the same call once more, since its answer was lost
   local state = old.state
   if state == 'running' then
+    if not here then return { 'duplicate', '' } end -- even if it asks again: it went back, and whoever gets it next runs it
     if again then return { 'admitted', tonumber(old.fence) } end
-    if not here then return { 'duplicate', '' } end
     if old.kept == '' and t.message == '' then return { 'full', 1 } end -- it is kept as the spare: it must be passed
     if old.kept == '' then
       call('HSET', P .. 'task:' .. t.task, t.nonce .. ':m', t.message)
