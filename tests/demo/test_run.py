@@ -38,7 +38,7 @@ def test_it_kills_a_worker_and_keeps_every_promise(tmp_path: Path) -> None:
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "verdict: all 8 guarantees kept" in done.stdout
+    assert "verdict: all 9 guarantees kept" in done.stdout
     assert "16 of 16 orders shipped" in done.stdout
     assert "SIGKILL: worker" in done.stdout
     assert "\x1b" not in done.stdout, "no terminal, no control characters"
