@@ -11,7 +11,8 @@ from celery.bin.base import CeleryOption
 
 from celery_limits.app.task_names import name_in
 from celery_limits.message.header import task_id_of
-from celery_limits.store.later import Delayed, count_delayed, read_delayed, store_time
+from celery_limits.store.later import Delayed, count_delayed, read_delayed
+from celery_limits.store.namespace_time import now_and_lead
 
 from .base import Session, limits_command
 from .shape import duration
@@ -21,13 +22,14 @@ __all__ = ["delayed_footer", "later"]
 SHOWN = 50
 
 
-def _data(entry: Delayed, now: float) -> dict[str, Any]:
+def _data(entry: Delayed, now: float, lead: float) -> dict[str, Any]:
+    due = entry.due - lead  # by the server's clock
     return {
         "task": name_in(entry.message),
         "task_id": task_id_of(entry.ticket),
         "queue": entry.queue,
-        "due": round(entry.due, 6),
-        "due_at": datetime.fromtimestamp(entry.due, timezone.utc).isoformat(),
+        "due": round(due, 6),
+        "due_at": datetime.fromtimestamp(due, timezone.utc).isoformat(),
         "due_in": round(max(0.0, entry.due - now), 3),
     }
 
@@ -38,8 +40,8 @@ def _data(entry: Delayed, now: float) -> dict[str, Any]:
 def later(session: Session, limit: int | None) -> None:
     """List the tasks that wait in the store for their eta or countdown, the next one first."""
     store = session.limits.store
-    now, most = store_time(store), limit if limit is not None or session.as_json else SHOWN
-    data = [_data(entry, now) for entry in read_delayed(store, most)]
+    (now, lead), most = now_and_lead(store), limit if limit is not None or session.as_json else SHOWN
+    data = [_data(entry, now, lead) for entry in read_delayed(store, most)]
     if session.as_json:
         return session.emit(data)
     if not data:
@@ -59,5 +61,5 @@ def delayed_footer(session: Session) -> str:
     if not (count := count_delayed(store)):
         return ""
     first = next(islice(read_delayed(store, 1), 1), None)
-    due = "" if first is None else f", the next one is due in {duration(max(0.0, first.due - store_time(store)))}"
+    due = "" if first is None else f", the next one is due in {duration(max(0.0, first.due - now_and_lead(store)[0]))}"
     return f"{count} delayed until {'its' if count == 1 else 'their'} eta{due}; 'limits later' lists them"

@@ -9,7 +9,7 @@ from .errors import translated
 from .outcomes import name_of
 from .store import Store
 
-__all__ = ["Delayed", "count_delayed", "read_delayed", "store_time"]
+__all__ = ["Delayed", "count_delayed", "read_delayed"]
 
 PAGE = 500
 _QUEUE = 11
@@ -17,20 +17,12 @@ _QUEUE = 11
 
 
 class Delayed(NamedTuple):
-    """`due` is in seconds since 1970."""
+    """`due` is in seconds, by the time of the namespace: see namespace_time.py."""
 
     ticket: str
     due: float
     queue: str
     message: bytes
-
-
-def store_time(store: Store) -> float:
-    """The server's clock, by which due times count."""
-    client: Any = store.client
-    with translated("time"):
-        seconds, micro = client.time()
-    return float(seconds) + float(micro) / 1e6
 
 
 def count_delayed(store: Store) -> int:

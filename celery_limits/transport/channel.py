@@ -335,7 +335,7 @@ class Channel(Refusing):
         step = self._get_message_priority(message, reverse=False)
         key = f"{self.global_keyprefix}{self._q_for_pri(queue, step)}"
         if self.limits_delays and (delay := delay_of(message, queue)) is not None:
-            return self.scripts.delay(delay.due, queue, key, dump(message), *delay.stamp)
+            return self.scripts.delay(delay, queue, key, dump(message))
         stamp = lines.stamp_of(message, queue) if self.limits_lines and HEADER in message["headers"] else ()
         self.scripts.publish(queue, key, dump(message), *stamp)
         return None

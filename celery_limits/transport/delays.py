@@ -26,20 +26,24 @@ from .early_park import RAW, parsed
 __all__ = ["Delay", "delay_of", "is_far"]
 
 SOON = 1.0
-"""Seconds. What is due earlier goes through its queue; as in delay.lua, which has the last word, by its own clock."""
+"""Seconds. What is due earlier goes through its queue; as in delay.lua, which has the last word."""
 
 _UNREADABLE = (LimitError, KeyError, TypeError, ValueError, OverflowError, AttributeError)
 
 
 class Delay(NamedTuple):
-    """When a message is due, in microseconds since 1970, and its ticket, as delay.lua takes it."""
+    """When a message is due and what time it is, both by this process's clock and in microseconds since 1970; and its
+    ticket and its links, as delay.lua takes them.
+    """
 
     due: int
-    stamp: tuple[Arg, ...]
+    now: int
+    ticket: tuple[Arg, ...]
+    links: tuple[Arg, ...]
 
 
 def is_far(delay: Delay) -> bool:
-    return delay.due > microseconds(time.time() + SOON)
+    return delay.due > delay.now + microseconds(SOON)
 
 
 def delay_of(message: Any, queue: str) -> Delay | None:
@@ -82,12 +86,12 @@ def _delay(message: Any, queue: str, task_id: Any, eta: Any) -> Delay:
     chain, fields, _ = chain_fields(links)
     priority = message["properties"].get("priority")
     rank = 0 if priority is None else min(max(int(priority), 0), MAX_RANK)
-    since, cut = time.time_ns() // 1000, RAW if links else None
-    rest = record_rest(chain, rank=rank, delivery="", queue=_plain(queue), until="", since=since, late=False, cut=cut)
+    now, cut = time.time_ns() // 1000, RAW if links else None
+    rest = record_rest(chain, rank=rank, delivery="", queue=_plain(queue), until="", since=now, late=False, cut=cut)
     owner, _, nonce = ticket_in(ticket, queue).rpartition(".")
     if owner != task_id:
         raise ValueError(f"the ticket {ticket!r} is not one of the task {task_id!r}")
-    return Delay(microseconds(moment.timestamp()), (owner, nonce, rest, *fields))
+    return Delay(microseconds(moment.timestamp()), now, (owner, nonce, rest), tuple(fields))
 
 
 def _header_of(headers: Any) -> Header | None:

@@ -87,7 +87,7 @@ class Leased(Polled, redis.Channel):  # type: ignore[misc]
         if delay is None or not is_far(delay):
             return False
         try:
-            return self.scripts.delay_fetched(delay.due, queue, self.member.worker, field, *delay.stamp)
+            return self.scripts.delay_fetched(delay, queue, self.member.worker, field)
         except ERRORS:  # it may be in the store; if not, it comes again
             self.give_back([field], "front")
             return True

@@ -19,13 +19,12 @@ from celery_limits.store.errors import StoreDenied, StoreFull, StoreNoScripts, S
 from celery_limits.store.script_runner import Arg, ScriptRunner
 from celery_limits.store.scripts import Script, load
 
+from .delays import Delay
+
 __all__ = ["MOST", "QueueScripts", "explained", "number_of"]
 
 MOST = 100
 """Messages that one fetch brings at most, and fields that one acknowledgement names."""
-
-DELAY_FIELDS = 3
-"""What a delay says of a message beside its links."""
 
 IDLE = 1.0
 """Seconds after which a connection may have been closed by the other side without our knowing."""
@@ -90,15 +89,19 @@ class QueueScripts(ScriptRunner):
             self._seal()
         return bool(self._ask(load("publish"), "", queue, key, payload, *stamp, attempts=1))
 
-    def delay(self, due: int, queue: str, key: str, payload: bytes, *stamp: Arg) -> None:
+    def delay(self, delay: Delay, queue: str, key: str, payload: bytes) -> None:
         """A message with an eta: into the store until it is due, or into its queue."""
-        if len(stamp) > DELAY_FIELDS and not self._sealed:
+        if delay.links and not self._sealed:
             self._seal()
-        self._ask(load("delay"), "", due, queue, key, payload, "", "", *stamp, attempts=1)
+        self._delay(delay, queue, key, payload, "", "")
 
-    def delay_fetched(self, due: int, queue: str, worker: str, field: str, *stamp: Arg) -> bool:
+    def delay_fetched(self, delay: Delay, queue: str, worker: str, field: str) -> bool:
         """Of a delivery to this worker; True when it is in the store, and not the worker's any more."""
-        return bool(self._ask(load("delay"), "", due, queue, "", "", worker, field, *stamp, attempts=1))
+        return self._delay(delay, queue, "", "", worker, field)
+
+    def _delay(self, delay: Delay, *where: Arg) -> bool:
+        times, stamp = (delay.due, delay.now), (*delay.ticket, *delay.links)
+        return bool(self._ask(load("delay"), "", *times, *where, *stamp, attempts=1))
 
     def _seal(self) -> None:
         """Gives the namespace the secret behind arrivals, if no worker has yet: see store/lua/include/seal.lua."""

@@ -233,13 +233,14 @@ class Injector:
 
     @contextmanager
     def _server(self, fault: Fault) -> Iterator[Any]:
-        """One fault of the servers at a time."""
+        """One fault of the servers at a time. One that lasts is mended when the block ends."""
         with self._servers:
             if self.over.is_set():
                 raise TooLate
             self._note(fault)
             yield self._fleet.site
-            self._note(fault, phase="mended")
+            if fault.seconds:
+                self._note(fault, phase="mended")
 
     def _redis_killed(self, fault: Fault) -> None:
         with self._server(fault) as site:

@@ -5,8 +5,14 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
+from tests.chaos.faults import Injector
 from tests.chaos.fleet import LEASE, Fleet, scratch
+from tests.chaos.history import read
+from tests.chaos.plan import PROFILES, Fault, Plan
 from tests.chaos.runner import under_way
+from tests.server_clock import is_possible
 from tests.waiting import DEADLINE, wait_until
 
 
@@ -35,3 +41,17 @@ def test_the_lease_of_one_that_was_killed_is_waited_for_though_no_other_took_its
         killed.wait_gone()
         assert [name.partition("/")[0] for name in under_way(fleet, limits)] == ["lease of w1.1@chaos"]
         wait_until(lambda: under_way(fleet, limits) == [], "the other has buried it", within=LEASE + DEADLINE)
+
+
+@pytest.mark.skipif(not is_possible(), reason="no C compiler: the clock of Redis cannot be set")
+def test_a_clock_that_is_set_back_is_felt_at_that_moment_and_never_mended() -> None:
+    with scratch() as directory, Fleet(Path(directory), ("threads",)) as fleet:
+        fleet.places[0].wait_ready()
+        plan = Plan(PROFILES["smoke"], 1, faults=[Fault(0.0, "redis clock", 0.1)])
+        injector = Injector(fleet, plan, lambda: None)
+        injector.start()
+        wait_until(lambda: injector.struck["redis clock"] == 1, "the clock is set back")
+        injector.finish()
+        assert injector.failures == []
+        (felt,) = [each for each in read(fleet.ledger.lines()).faults if each.kind == "redis clock"]
+        assert felt.until == felt.at

@@ -10,6 +10,8 @@ from celery import Celery
 
 from celery_limits import Limits
 from celery_limits.store import Store
+from celery_limits.store.record import chain_fields, record_rest
+from celery_limits.store.scripts import load
 from tests.redis_server import RedisServer
 from tests.store.actors import SECOND, Clock
 
@@ -53,6 +55,26 @@ class World:
 
     def delayed(self) -> int:
         return int(self.client.zcard(f"{self.store.prefix}later"))
+
+    def due(self) -> list[int]:
+        """When the delayed ones are due, in the order in which they enter their queues."""
+        return [int(due) for _, due in self.client.zrange(f"{self.store.prefix}later", 0, -1, withscores=True)]
+
+    def server_time(self) -> int:
+        seconds, micros = self.client.time()
+        return int(seconds) * SECOND + int(micros)
+
+    def delay(self, task_id: str, *, due: int, now: int) -> None:
+        """A message without limits, whose text is its task id, in the test's time; due and now by its sender."""
+        with self.app.connection_for_write() as connection:
+            scripts = connection.default_channel.scripts
+            rest = record_rest(
+                chain_fields(()).record, rank=0, delivery="", queue=self.name, until="", since=now, late=False, cut=None
+            )
+            ticket = (task_id, "n", rest)
+            scripts._ask(
+                load("delay"), self.clock(), due, now, self.name, self.name, task_id, "", "", *ticket, attempts=1
+            )
 
     def sweep(self, seconds: float = 0.0) -> int:
         """How many sweeps it took."""

@@ -84,10 +84,9 @@ def test_many_at_once_are_spread_over_sweeps(world: World) -> None:
 
 
 def test_the_next_sweep_is_when_the_first_is_due(world: World) -> None:
-    world.task().apply_async(eta=datetime.fromtimestamp(world.clock.now / SECOND + 20, timezone.utc))
+    world.task().apply_async(countdown=20)
     after = world.store.sweep().after
-    assert after.due_in is not None
-    assert 19.9 < after.due_in <= 20
+    assert [after.next_alarm] == world.due()
     world.sweep(21)
 
 
@@ -144,10 +143,7 @@ def test_a_worker_puts_what_it_has_fetched_into_the_store(world: World) -> None:
         [field, _, text] = channel.scripts.fetch_now("fetcher@host", "1", 1, channel._lists([world.name], set()))
         delay = delay_of(json.loads(text), world.name)
         assert delay is not None
-        delays = [
-            channel.scripts.delay_fetched(delay.due, world.name, "fetcher@host", field.decode(), *delay.stamp)
-            for _ in range(2)
-        ]
+        delays = [channel.scripts.delay_fetched(delay, world.name, "fetcher@host", field.decode()) for _ in range(2)]
     assert (delays, world.delayed(), world.queued()) == ([True, False], 1, [])
     assert not world.client.exists(f"{world.store.prefix}unacked:fetcher@host")
     world.limits.store.leave("fetcher@host")
@@ -239,7 +235,7 @@ def test_an_eta_without_a_zone_is_utc(eta: str) -> None:
     delay = delay_of(raw(eta), "q")
     assert delay is not None
     assert delay.due == (datetime(2100, 1, 1, tzinfo=timezone.utc) - EPOCH) // timedelta(microseconds=1)
-    assert str(delay.stamp[1]).endswith(queue_mark("q"))
+    assert str(delay.ticket[1]).endswith(queue_mark("q"))
 
 
 def test_protocol_1_has_it_in_the_body() -> None:
@@ -252,16 +248,58 @@ def test_protocol_1_has_it_in_the_body() -> None:
     }
     delay = delay_of(message, "q")
     assert delay is not None
-    assert delay.stamp[0] == "t1"
+    assert delay.ticket[0] == "t1"
 
 
 def test_by_the_publishers_clock(world: World) -> None:
-    """The due time is the publisher's now and its countdown, exactly."""
-    with freeze_time("2099-05-05 10:00:00"):
-        world.task().apply_async(countdown=90, task_id="t1")
-    [(_, due)] = world.client.zrange(f"{world.store.prefix}later", 0, -1, withscores=True)
-    assert due == (datetime(2099, 5, 5, 10, 1, 30, tzinfo=timezone.utc) - EPOCH) // timedelta(microseconds=1)
+    """The due time is the publisher's now and its countdown, exactly, where its clock and the server's agree."""
+    eta = datetime.now(timezone.utc) + timedelta(seconds=90, microseconds=7)
+    world.task().apply_async(eta=eta, task_id="t1")
+    assert world.due() == [(eta - EPOCH) // timedelta(microseconds=1)]
     world.limits.cancel("t1")
+
+
+@pytest.mark.parametrize("date", ["2099-05-05 10:00:00", "2001-05-05 10:00:00"])
+def test_a_countdown_of_a_publisher_whose_clock_is_wrong(world: World, date: str) -> None:
+    """It counts down from now. Those with one eta keep the order in which they were published."""
+    before = world.server_time()
+    with freeze_time(date):
+        for task_id in ("t1", "t2"):
+            world.task().apply_async(countdown=90, task_id=task_id)
+    first, second = world.due()
+    assert before + 88 * SECOND < first <= second <= world.server_time() + 90 * SECOND
+    for task_id in ("t1", "t2"):
+        world.limits.cancel(task_id)
+
+
+@pytest.mark.parametrize("step", [5.0, 600.0, 30 * 24 * 3600.0])
+def test_a_delay_goes_on_when_the_servers_clock_is_set_back(world: World, step: float) -> None:
+    sender = world.clock.now
+    world.delay("before", due=sender + 60 * SECOND, now=sender)
+    world.sweep(1)
+    world.clock.step_back(step)
+    world.delay("at once", due=sender + 63 * SECOND, now=sender + 1 * SECOND)  # no sweep has seen the step yet
+    world.sweep(1)
+    world.delay("after", due=sender + 66 * SECOND, now=sender + 2 * SECOND)
+    world.sweep(57)
+    assert world.delayed() == 3
+    world.sweep(2)
+    assert world.client.lrange(world.name, 0, -1) == [b"before"]
+    world.sweep(6)
+    assert world.client.lrange(world.name, 0, -1) == [b"after", b"at once", b"before"]
+    world.client.delete(world.name)
+
+
+def test_a_worker_puts_back_what_entered_its_queue_early_since_the_servers_clock_was_set_ahead(world: World) -> None:
+    sender = world.clock.now
+    world.delay("t1", due=sender + 600 * SECOND, now=sender)
+    world.sweep(3600)
+    assert world.client.lpop(world.name) == b"t1"
+    world.delay("t1", due=sender + 600 * SECOND, now=sender + 1 * SECOND)
+    world.sweep(598)
+    assert world.delayed() == 1
+    world.sweep(2)
+    assert world.client.lpop(world.name) == b"t1"
 
 
 # -- the audit ---------------------------------------------------------------------------------------------------

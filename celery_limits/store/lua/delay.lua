@@ -2,15 +2,22 @@
 -- second or no worker of this namespace looks after delays.
 --
 -- KEYS  the namespace
--- ARGV  now, due (microseconds), queue, list, message; worker and field, of one that this worker has fetched from its queue (then list and
---       message are the delivery's own), else both ''; task id, nonce, the rest of its record as for admit, whose field DELIVERY is written
---       here, and its links
+-- ARGV  now; due and now, both by the sender's clock, in microseconds; queue, list, message; worker and field, of one that this worker has
+--       fetched from its queue (then list and message are the delivery's own), else both ''; task id, nonce, the rest of its record as for
+--       admit, whose field DELIVERY is written here, and its links
 -- Returns  0 it is in its queue, or still with the worker; 1 it is delayed; 2 it has ended, since its task is revoked
 -- include base clock number work unacked record hold rate walk serving note decode place newest fair followers line ring alarm floating move wake supersede delay delivery
 
 tick()
 local SOON = 1000000 -- microseconds; what is due earlier costs a worker next to nothing
-local due, queue, list, text, worker, field = tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local SECOND = 1000000
+local due, queue, list, text, worker, field = tonumber(ARGV[2]), ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+
+-- An eta is a date by the sender's clock, and is stored as a time of the namespace, which goes on when the server's clock is set back. Clocks
+-- that agree to a second are taken as equal, and others as whole seconds apart, so that equal etas stay equal. What is due up to a second
+-- too early for it waits in its worker.
+local skew = now - tonumber(ARGV[3])
+if math.abs(skew) > SECOND then due = due + math.floor(skew / SECOND) * SECOND end
 
 local function as_ever()
   if field == '' then
@@ -20,8 +27,8 @@ local function as_ever()
   return 0
 end
 
-if due <= wall() + SOON or call('HGET', P .. 'config', 'delays') ~= '1' then return as_ever() end
-local t = decode(ARGV[8], ARGV[9], 'delayed\t\t0\t0\t0\t1\t1\town\t\t' .. ARGV[10])
+if due <= now + SOON or call('HGET', P .. 'config', 'delays') ~= '1' then return as_ever() end
+local t = decode(ARGV[9], ARGV[10], 'delayed\t\t0\t0\t0\t1\t1\town\t\t' .. ARGV[11])
 if not t then return as_ever() end
 if field ~= '' then
   local found, _, from, id, stored = find_delivery(worker, field)

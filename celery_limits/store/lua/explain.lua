@@ -43,7 +43,7 @@ local function describe(t)
     local o = at(t, i)
     told.links[i] = { kind = t.links[o], key = t.links[o + KEY], held = i < t.at and HOLDS[t.links[o]] or false }
   end
-  if t.state == 'delayed' then told.due = whole(due_of(t) or 0) end
+  if t.state == 'delayed' then told.due = shown(due_of(t) or ahead) end
   if t.state == 'waiting' then
     local o = at(t, t.at)
     local special = note(t.links[o + KEY])

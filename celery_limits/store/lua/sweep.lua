@@ -161,8 +161,8 @@ drain()
 soonest = nil -- the caller is awake, and is told when to be so again
 local answer = reply('swept', dead, refreshes)
 answer[4] = call('ZCOUNT', P .. 'outbox', '-inf', whole(now + outboxed))
-local later = tonumber(next_due()) -- by the server's clock, as an eta is
-if later and (answer[5] == '' or later + ahead < tonumber(answer[5])) then answer[5] = whole(later + ahead) end
+local later = tonumber(next_due())
+if later and (answer[5] == '' or later < tonumber(answer[5])) then answer[5] = whole(later) end
 local lapse = call('ZRANGE', P .. 'leases', 0, 0, 'WITHSCORES')[2]
 if lapse then lapse = whole(math.max(tonumber(lapse), tonumber(call('HGET', P .. 'pulse', 'grace') or 0))) end
 if lapse and (answer[5] == '' or tonumber(lapse) < tonumber(answer[5])) then answer[5] = lapse end

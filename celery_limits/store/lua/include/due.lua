@@ -11,7 +11,7 @@ local function enter_queue(t, member)
   local pushed = redis.pcall('LPUSH', list, text)
   if type(pushed) == 'table' and pushed.err then
     if string.find(pushed.err, '^WRONGTYPE') then return set_aside(t.id, encode(t), pushed.err) end
-    call('ZADD', LATER, whole(wall() + AGAIN), member)
+    call('ZADD', LATER, whole(now + AGAIN), member)
     return
   end
   forget(t)
@@ -22,7 +22,7 @@ end
 -- enter_due(most): those that are due, in order, up to `most` of them and half of the budget: what else is due must not wait for them.
 local function enter_due(most)
   local rest = budget / 2
-  local due = call('ZRANGEBYSCORE', LATER, '-inf', whole(wall()), 'LIMIT', 0, most)
+  local due = call('ZRANGEBYSCORE', LATER, '-inf', whole(now), 'LIMIT', 0, most)
   for _, member in ipairs(due) do
     if budget <= rest then break end
     spend(2)
@@ -35,5 +35,5 @@ local function enter_due(most)
       set_aside(id, record, 'unreadable record')
     end
   end
-  if due[1] and call('ZCOUNT', LATER, '-inf', whole(wall())) > 0 then more = 1 end
+  if due[1] and call('ZCOUNT', LATER, '-inf', whole(now)) > 0 then more = 1 end
 end
