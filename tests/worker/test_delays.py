@@ -170,6 +170,7 @@ def test_many_etas_cost_a_worker_no_memory(scene: Scene) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)  # a busy machine publishes a thousand in a second
 def test_very_many_etas_cost_a_worker_no_memory(scene: Scene) -> None:
     costs_nothing(scene, 100_000)
 
